@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "A",
     "AAAA",
     "BADVERS",
     "FORMERR",
@@ -27,6 +26,7 @@ __all__ = [
     "NOTIMP",
     "NXDOMAIN",
     "SERVFAIL",
+    "A",
     "Malformed",
     "Query",
     "encode_name",
