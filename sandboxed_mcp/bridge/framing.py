@@ -137,6 +137,7 @@ class Overlong:
     Attributes:
         head: The first bytes of the line, at most `EDGE_BYTES`.
         tail: The last bytes, at most `EDGE_BYTES`; empty while the line goes on.
+        limit: The limit that it passed, in bytes.
         length: Bytes seen so far, the newline not counted; one more than the limit in the
             first report.
         ended: Whether this is the second report.
@@ -144,6 +145,7 @@ class Overlong:
 
     head: bytes
     tail: bytes
+    limit: int
     length: int
     ended: bool
 
@@ -206,8 +208,8 @@ class LineAssembler:
         self._buffer += piece
         if len(self._buffer) > self._limit:
             head = bytes(self._buffer[: min(EDGE_BYTES, self._limit)])
-            found.append(Overlong(head=head, tail=b"", length=self._limit + 1, ended=False))
-            self._overlong = _Discard(head)
+            found.append(Overlong(head, b"", self._limit, self._limit + 1, ended=False))
+            self._overlong = _Discard(head, self._limit)
             self._overlong.extend(bytes(self._buffer))
             self._buffer = bytearray()
 
@@ -224,8 +226,9 @@ class LineAssembler:
 class _Discard:
     """What is remembered of an overlong line while it is thrown away."""
 
-    def __init__(self, head: bytes) -> None:
+    def __init__(self, head: bytes, limit: int) -> None:
         self._head = head
+        self._limit = limit
         self._tail = b""
         self._length = 0
 
@@ -234,4 +237,4 @@ class _Discard:
         self._tail = (self._tail + piece[-EDGE_BYTES:])[-EDGE_BYTES:]
 
     def report(self) -> Overlong:
-        return Overlong(head=self._head, tail=self._tail, length=self._length, ended=True)
+        return Overlong(self._head, self._tail, self._limit, self._length, ended=True)

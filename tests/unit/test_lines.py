@@ -38,8 +38,8 @@ def expected(data: bytes, limit: int = LIMIT) -> list[Line | Overlong]:
     for line in data.split(b"\n"):
         if len(line) > limit:
             head, tail = line[: min(limit, EDGE_BYTES)], line[-EDGE_BYTES:]
-            items.append(Overlong(head, b"", limit + 1, ended=False))
-            items.append(Overlong(head, tail, len(line), ended=True))
+            items.append(Overlong(head, b"", limit, limit + 1, ended=False))
+            items.append(Overlong(head, tail, limit, len(line), ended=True))
         elif line.strip():
             items.append(line)
     return items
@@ -87,12 +87,12 @@ def test_an_overlong_line_is_reported_when_it_passes_the_limit_and_when_it_ends(
     assert assembler.receive(b"H" * EDGE_BYTES + b"." * 5_904) == []
 
     (first,) = assembler.receive(b".")
-    assert first == Overlong(b"H" * EDGE_BYTES, b"", 10_001, ended=False)
+    assert first == Overlong(b"H" * EDGE_BYTES, b"", 10_000, 10_001, ended=False)
     assert assembler.receive(b"." * 50_000) == []
     last, line = assembler.receive(b"T" * EDGE_BYTES + b"\nnext\n")
 
     length = 10_001 + 50_000 + EDGE_BYTES
-    assert last == Overlong(b"H" * EDGE_BYTES, b"T" * EDGE_BYTES, length, ended=True)
+    assert last == Overlong(b"H" * EDGE_BYTES, b"T" * EDGE_BYTES, 10_000, length, ended=True)
     assert line == b"next"
 
 
