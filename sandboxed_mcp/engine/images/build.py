@@ -149,19 +149,24 @@ def _perform(
 
 
 def _follow(name: str, messages: Iterable[dict[str, Any]], progress: Progress) -> None:
-    """Pass a build's output on, line by line, and raise when it says that it failed."""
+    """Pass a build's output on, line by line, and raise when it says that it failed.
+
+    It reads to the end in any case: that gives the connection back.
+    """
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    reason: str | None = None
     for message in messages:
         if "error" in message:
             reason = str(message["error"]).strip()
-            said = "\n".join(tail)
-            raise EngineError(
-                f"image '{name}' did not build: {reason}; the last lines of the build:\n{said}"
-            )
         for line in str(message.get("stream", "")).splitlines():
             if line.strip():
                 tail.append(line)
                 progress(f"{name}: {line.strip()}")
+    if reason is not None:
+        said = "\n".join(tail)
+        raise EngineError(
+            f"image '{name}' did not build: {reason}; the last lines of the build:\n{said}"
+        )
 
 
 def _tag_latest(api: BuildApi, build: Build, found: Mapping[str, Any]) -> None:
