@@ -32,8 +32,8 @@ _HEAD_BYTES: Final = 96  # of a denied packet: both IP headers' fields and the p
 def render_deny_chains(spec: RulesetSpec, slots: tuple[Slot, ...]) -> list[str]:
     """Write a chain `deny_REASON` for each reason, and for each rule with a bound.
 
-    Each counts, reports at a bounded rate and refuses, so that a program fails fast; what
-    came in from outside or at the gateway's own ports is dropped without a word.
+    Each counts (counter `denied_REASON`), reports at a bounded rate and refuses, so that a
+    program fails fast; what came in from outside or at the gateway's own ports is dropped.
     """
     lines: list[str] = []
     for reason in _REFUSED:
@@ -92,7 +92,11 @@ def _render_deny(spec: RulesetSpec, chain: str, reason: str, end: str) -> list[s
         f"limit rate {spec.log_rate}/second burst {2 * spec.log_rate} packets"
         f' log prefix "{reason}" group {spec.log_group} snaplen {_HEAD_BYTES}'
     )
-    return block(f"chain {chain}", ["counter", report, end])
+    counter = f"denied_{chain.removeprefix('deny_')}"
+    return [
+        f"counter {counter} {{ }}",
+        *block(f"chain {chain}", [f'counter name "{counter}"', report, end]),
+    ]
 
 
 def _refusals() -> list[str]:
