@@ -20,7 +20,7 @@ help: ## list the targets
 venv: $(READY) ## the Python environment, in .venv
 
 $(READY): pyproject.toml
-	@"$(PYTHON)" -c 'import sys; sys.exit("Python 3.11 or newer is needed" * (sys.version_info < (3, 11)))'
+	@"$(PYTHON)" -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	@quiet=$$([ -t 1 ] || echo --quiet); export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 	"$(PYTHON)" -m venv .venv; \
 	$(BIN)/python -m pip install $$quiet --upgrade 'pip>=25.1'; \
