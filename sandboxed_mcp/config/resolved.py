@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
     from sandboxed_mcp.config.policy import Policy
 
-__all__ = ["Delivery", "Relabel", "ResolvedMount", "ResolvedSecret", "ResolvedServer"]
+__all__ = [
+    "Delivery",
+    "Relabel",
+    "ResolvedMount",
+    "ResolvedSecret",
+    "ResolvedServer",
+]
 
 Delivery = Literal["env", "file"]
 Relabel = Literal["shared", "private"]
