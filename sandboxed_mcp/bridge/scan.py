@@ -38,12 +38,14 @@ _TOKEN: Final = re.compile(_STRING + rb"?|[{}\[\]]", re.DOTALL)
 _START: Final = re.compile(rb"\{" + _SPACE + rb'"')
 _GLUED: Final = re.compile(rb"\{" + _SPACE + rb'"jsonrpc"' + _SPACE + rb":")
 _COLON: Final = re.compile(_SPACE + rb":" + _SPACE)
-_VALUE: Final = re.compile(rb"(" + _SCALAR + rb")(?=" + _SPACE + rb"[,}])", re.DOTALL)
+# Something must follow: a number at the very end may have been longer.
+_VALUE: Final = re.compile(rb"(" + _SCALAR + rb")(?=[^0-9A-Za-z.+-])", re.DOTALL)
 _NAMES: Final = {
-    b'"%b"' % name.encode(): name for name in ("jsonrpc", "id", "method", "result", "error")
+    b'"%b"' % name.encode(): name
+    for name in ("jsonrpc", "id", "method", "params", "result", "error")
 }
 _LAST_MEMBER: Final = re.compile(
-    rb",?" + _SPACE + rb'("(?:jsonrpc|id|method|result|error)")' + _SPACE + rb":" + _SPACE
+    rb",?" + _SPACE + rb'("(?:jsonrpc|id|method|params|result|error)")' + _SPACE + rb":" + _SPACE
     + rb"(" + _SCALAR + rb")" + _SPACE,
     re.DOTALL,
 )  # fmt: skip
@@ -57,7 +59,7 @@ class Envelope:
 
     Attributes:
         id: The raw JSON text of the message's `id`; None when it is not shown.
-        names: Which of `jsonrpc`, `id`, `method`, `result`, `error` it has.
+        names: Which of `jsonrpc`, `id`, `method`, `params`, `result`, `error` it has.
         foreign: Whether it has members that JSON-RPC does not know.
         closed: Whether its end was seen.
     """
@@ -68,9 +70,14 @@ class Envelope:
     closed: bool = False
 
     @property
+    def is_call(self) -> bool:
+        """Whether it is the server's own request or notification."""
+        return not self.names.isdisjoint({"method", "params"})
+
+    @property
     def has_outcome(self) -> bool:
-        """Whether it has a result or an error, and so is no request and no notification."""
-        return not self.names.isdisjoint({"result", "error"}) and "method" not in self.names
+        """Whether it has a result or an error, and is no call."""
+        return not self.names.isdisjoint({"result", "error"}) and not self.is_call
 
     @property
     def is_reply(self) -> bool:
@@ -79,7 +86,7 @@ class Envelope:
         Without `jsonrpc`, a log record with an `id` and an `error` must not pass for a reply,
         so every member has to be one of JSON-RPC's.
         """
-        if self.id is None or "method" in self.names:
+        if self.id is None or self.is_call:
             return False
         if "jsonrpc" in self.names:
             return self.closed or self.has_outcome
