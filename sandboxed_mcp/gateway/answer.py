@@ -162,7 +162,7 @@ def _read_chain(message: dns.message.Message) -> Reply:
     to_address = IPv4Address if question.rdtype == A else IPv6Address
     records = cast("Iterable[_AddressRecord]", found)
     addresses = tuple(to_address(record.address) for record in records)
-    return Reply(NOERROR, addresses, min(*ttls, found.ttl), aliases)
+    return Reply(NOERROR, addresses, min([*ttls, found.ttl]), aliases)
 
 
 def _next_name(link: dns.rrset.RRset, names: list[dns.name.Name]) -> dns.name.Name:

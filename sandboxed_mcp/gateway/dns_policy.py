@@ -14,10 +14,11 @@ from sandboxed_mcp.egress.forbidden import list_never, split_versions
 from sandboxed_mcp.egress.rules import (
     Destination,
     NameRule,
-    Rule,
+    Unrestricted,
     decide,
-    matches_name,
+    rules_for_name,
 )
+from sandboxed_mcp.egress.ruleset_values import Learned
 from sandboxed_mcp.gateway.question import AAAA, NOERROR, NXDOMAIN, A
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from sandboxed_mcp.egress.addresses import IPAddress, IPNetwork
     from sandboxed_mcp.egress.ruleset_values import Mode
+    from sandboxed_mcp.egress.values import Egress
     from sandboxed_mcp.gateway.question import Query
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "clamp_ttl",
     "decide_query",
     "grant_addresses",
+    "keep_learned",
 ]
 
 MAX_ADDRESSES: Final = 32
@@ -62,13 +65,14 @@ class NamePolicy:
     """The part of a policy that the resolver needs.
 
     Attributes:
-        rules: The rules in their order; address rules name no host and are passed over.
+        egress: The rules, of which address rules name no host and are passed over; or
+            unrestricted: every name is asked for.
         mode: `observe`: every name leads to a sink, nothing is asked upstream.
         forbidden: What no rule opens on this network: our own addresses, the bridge's, the host's.
         ipv6: Whether IPv6 addresses can be reached at all.
     """
 
-    rules: tuple[Rule, ...]
+    egress: Egress
     mode: Mode = "enforce"
     forbidden: tuple[IPNetwork, ...] = ()
     ipv6: bool = True
@@ -79,7 +83,7 @@ class Forward:
     """Ask upstream.
 
     Attributes:
-        rules: The rules that name it; never empty.
+        rules: The rules that name it; empty only when egress is unrestricted.
     """
 
     rules: tuple[NameRule, ...]
@@ -88,6 +92,11 @@ class Forward:
     def wildcards(self) -> tuple[NameRule, ...]:
         """The rules whose budget the name uses; empty when some rule spells it out."""
         return self.rules if all(rule.wildcard for rule in self.rules) else ()
+
+    @property
+    def nearest(self) -> str:
+        """Id of the first rule; empty when egress is unrestricted."""
+        return self.rules[0].id if self.rules else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,7 @@ class Grant:
 
     Attributes:
         address: The address.
-        rules: Never empty.
+        rules: Empty only when egress is unrestricted.
     """
 
     address: IPAddress
@@ -133,12 +142,8 @@ class Stripped:
 
 def decide_query(policy: NamePolicy, query: Query) -> Forward | Settled:
     """Decide about a well-formed query, in either mode as if it were to be enforced."""
-    rules = tuple(
-        rule
-        for rule in policy.rules
-        if isinstance(rule, NameRule) and matches_name(rule, query.name)
-    )
-    if not rules:
+    rules = rules_for_name(policy.egress, query.name)
+    if not rules and not isinstance(policy.egress, Unrestricted):
         return Settled(NXDOMAIN, "no rule names it")
     if not _HOST_NAME.match(query.name):
         return Settled(NXDOMAIN, "not a host name")
@@ -166,6 +171,28 @@ def grant_addresses(
     return granted, stripped
 
 
+def keep_learned(
+    policy: NamePolicy, pairs: Iterable[tuple[str, IPAddress, float]]
+) -> tuple[Learned, ...]:
+    """Select what stays open when the policy takes over.
+
+    Args:
+        policy: The new policy.
+        pairs: Name, address and the seconds that the address is open for it.
+
+    Returns:
+        What the new ruleset's sets hold from the start; the longest time of each.
+    """
+    seconds: dict[tuple[NameRule, IPAddress], int] = {}
+    for name, address, left in pairs:
+        rules = rules_for_name(policy.egress, name)
+        granted, _ = grant_addresses(policy, name, rules, [address])
+        for rule in (rule for grant in granted for rule in grant.rules):
+            key = (rule, address)
+            seconds[key] = max(seconds.get(key, 1), int(left) + 1)
+    return tuple(Learned(rule, address, left) for (rule, address), left in seconds.items())
+
+
 def clamp_ttl(ttl: int) -> tuple[int, int]:
     """Bound a TTL.
 
@@ -180,15 +207,16 @@ def clamp_ttl(ttl: int) -> tuple[int, int]:
 def _judge(
     policy: NamePolicy, name: str, rules: tuple[NameRule, ...], address: IPAddress
 ) -> Grant | Stripped:
+    verdicts = [decide((rule,), _destination(rule, name, address)) for rule in rules]
+    opening = tuple(r for r, verdict in zip(rules, verdicts, strict=True) if verdict.allowed)
+    nearest = rules[0].id if rules else ""
+    if rules and not opening:
+        return Stripped(address, nearest, verdicts[0].reason)
     if any(address in network for network in policy.forbidden):
-        return Stripped(address, rules[0].id, "an address of the sandbox's own network")
+        return Stripped(address, nearest, "an address of the sandbox's own network")
     if any(address in network for network in _NEVER[address.version]):
-        return Stripped(address, rules[0].id, "an address that no rule opens")
-    verdicts = [(rule, decide((rule,), _destination(rule, name, address))) for rule in rules]
-    opening = tuple(rule for rule, verdict in verdicts if verdict.allowed)
-    if opening:
-        return Grant(address, opening)
-    return Stripped(address, rules[0].id, verdicts[0][1].reason)
+        return Stripped(address, nearest, "an address that no rule opens")
+    return Grant(address, opening)
 
 
 def _destination(rule: NameRule, name: str, address: IPAddress) -> Destination:

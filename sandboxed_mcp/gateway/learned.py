@@ -73,8 +73,13 @@ class LearnedNames:
 
     def names(self, address: IPAddress, now: float) -> tuple[str, ...]:
         """The names that an address is open for, sorted."""
+        return tuple(sorted(name for name, _ in self.seconds_left(address, now)))
+
+    def seconds_left(self, address: IPAddress, now: float) -> list[tuple[str, float]]:
+        """The names that an address is open for, each with the seconds that it stays open."""
         known = self._by_address.get(address, ())
-        return tuple(sorted(name for name in known if self._by_name[name][address] > now))
+        left = [(name, self._by_name[name][address] - now) for name in known]
+        return [(name, seconds) for name, seconds in left if seconds > 0]
 
     def items(self, now: float) -> list[tuple[str, IPAddress, float]]:
         """Every open pair, with the seconds that it stays open."""
@@ -90,6 +95,10 @@ class LearnedNames:
         for name in list(self._by_name):
             gone = [each for each in self._by_name[name] if not allowed(name, each)]
             self._forget(name, gone)
+
+    def forget(self, name: str) -> None:
+        """Forget every pair of a name."""
+        self._forget(name, list(self._by_name.get(name, ())))
 
     def purge(self, now: float) -> None:
         """Forget every pair that has run out."""

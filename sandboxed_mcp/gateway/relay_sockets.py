@@ -1,0 +1,138 @@
+"""What the relay does with single sockets: where from, the hello, alerts, resets, keep-alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from sandboxed_mcp.gateway.relay_policy import Target
+from sandboxed_mcp.gateway.tls import MAX_CLIENT_HELLO, ClientHelloReader, Incomplete, Outcome
+
+if TYPE_CHECKING:
+    from sandboxed_mcp.egress.addresses import IPAddress
+
+__all__ = [
+    "bind_listener",
+    "explain",
+    "keep_alive",
+    "local_target",
+    "read_hello",
+    "read_original_destination",
+    "reset",
+    "say_farewell",
+    "send_all",
+]
+
+HELLO_SECONDS: Final = 5.0
+SEND_SECONDS: Final = 10.0
+FAREWELL_SECONDS: Final = 1.0
+"""How long the other side has to take an alert."""
+
+BACKLOG: Final = 128
+
+_KEEP_ALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 300),
+    (socket.TCP_KEEPINTVL, 60),
+    (socket.TCP_KEEPCNT, 5),
+)
+_SO_ORIGINAL_DST: Final = 80  # linux/netfilter_ipv4.h, and the same number for IPv6
+_SOCKADDR_IN: Final = struct.Struct("!2xH4s8x")
+_SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """Listen on a loopback address; OSError when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def read_original_destination(client: socket.socket) -> Target | None:
+    """Where a redirected connection was meant to go; None when no redirect is on record."""
+    try:
+        if client.family == socket.AF_INET:
+            raw = client.getsockopt(socket.IPPROTO_IP, _SO_ORIGINAL_DST, _SOCKADDR_IN.size)
+            port, packed = _SOCKADDR_IN.unpack(raw)
+        else:
+            raw = client.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, _SOCKADDR_IN6.size)
+            port, packed = _SOCKADDR_IN6.unpack(raw)
+    except OSError:
+        return None
+    return Target(_unpack(packed), port)
+
+
+def local_target(client: socket.socket) -> Target:
+    """The address of our own end: the original destination of what was not redirected."""
+    host, port, *_ = client.getsockname()
+    return Target(ip_address(host), port)
+
+
+async def read_hello(client: socket.socket, reader: ClientHelloReader) -> Outcome:
+    """Read until the ClientHello is decided, its time is up, or the client stops sending."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HELLO_SECONDS):
+            while isinstance(reader.outcome, Incomplete):
+                data = await loop.sock_recv(client, MAX_CLIENT_HELLO)
+                if not data:
+                    break
+                reader.receive(data)
+    return reader.outcome
+
+
+async def send_all(sock: socket.socket, data: bytes) -> int:
+    """Send a few bytes within `SEND_SECONDS`; returns how many."""
+    async with asyncio.timeout(SEND_SECONDS):
+        await asyncio.get_running_loop().sock_sendall(sock, data)
+    return len(data)
+
+
+async def say_farewell(client: socket.socket, data: bytes) -> None:
+    """Send last bytes and give the client time to read them: a close at once might drop them."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await loop.sock_sendall(client, data)
+            client.shutdown(socket.SHUT_WR)
+            while await loop.sock_recv(client, MAX_CLIENT_HELLO):
+                pass
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel find out when the other side is gone; and never wait to fill a segment."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in _KEEP_ALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close a connection; what is still under way is dropped and the other side is reset."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def explain(error: OSError) -> str:
+    """Say in a few words why a connection ended."""
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return "the destination did not answer in time"
+    return (error.strerror or os.strerror(error.errno or 0)).lower()
+
+
+def _unpack(packed: bytes) -> IPAddress:
+    address = ip_address(packed)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return mapped or address
