@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxed_mcp.bridge.framing import FrameDecoder, ProtocolError, Stream
+from sandboxed_mcp.engine.frames import FrameDecoder, ProtocolError, Stream
 
 frames_strategy = st.lists(st.tuples(st.sampled_from(Stream), st.binary(max_size=40)), max_size=12)
 cuts_strategy = st.lists(st.integers(min_value=0, max_value=700), max_size=30)

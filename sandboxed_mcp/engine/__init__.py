@@ -1,0 +1,1 @@
+"""The container engine: the only stage that talks to Docker."""
