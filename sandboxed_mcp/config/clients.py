@@ -8,12 +8,12 @@ and others pass on as it stands, is refused: nothing is expanded here.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Final, cast
 
 from sandboxed_mcp.config.problems import Section, render_setting, shown
 from sandboxed_mcp.config.servers import ServerConfig, parse_server
+from sandboxed_mcp.egress.suggest import suggest
 from sandboxed_mcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ def _check_keys(table: dict[str, object], section: Section) -> None:
     for key in table:
         if key in known:
             continue
-        near = difflib.get_close_matches(key, known, n=1)
-        fix = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+        fix = suggest(key, known)
         if key in _NESTED:
             fix = "put it into the entry's sandbox table"
         if key == "envFile":

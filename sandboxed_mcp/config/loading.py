@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -11,6 +10,7 @@ from sandboxed_mcp.config.clients import parse_client_entry, select_entries
 from sandboxed_mcp.config.files import read_document
 from sandboxed_mcp.config.problems import RefusedError, Section, join_problems, shown
 from sandboxed_mcp.config.servers import ServerConfig, check_server_name, parse_server
+from sandboxed_mcp.egress.suggest import suggest
 from sandboxed_mcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def load_server(path: Path, name: str) -> ServerConfig:
     """
     root, entries = _read_entries(path)
     if name not in entries:
-        near = difflib.get_close_matches(name, entries, n=1)
-        listed = ", ".join(map(shown, entries)) or "none"
-        fix = f"did you mean {shown(near[0])}?" if near else f"it has {listed}"
+        fix = suggest(name, entries)
         raise ConfigError(root, f"there is no server {shown(name)}", fix, file=str(path))
     if path.suffix == ".toml":
         return load_servers(path)[name]

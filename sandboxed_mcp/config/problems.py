@@ -7,13 +7,13 @@ constructor is a `ConfigError` that names setting, value and fix. No message sho
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from sandboxed_mcp.egress.suggest import suggest
 from sandboxed_mcp.egress.values import RuleError
 from sandboxed_mcp.errors import ConfigError
 
@@ -211,6 +211,4 @@ def _explain_unknown(location: Sequence[int | str], model: type[Table]) -> tuple
             model = model.parts.get(step, model)
     fields = {name: one for name, one in model.model_fields.items() if name not in model.internal}
     known = [field.alias or name for name, field in fields.items()]
-    near = difflib.get_close_matches(str(key), known, n=1)
-    fix = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
-    return f"the key {shown(key)} is unknown", fix
+    return f"the key {shown(key)} is unknown", suggest(key, known)

@@ -6,7 +6,6 @@ what could be read in two ways is refused.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sandboxed_mcp.egress.names import parse_pattern
 from sandboxed_mcp.egress.networks import check_network, parse_network
 from sandboxed_mcp.egress.sizes import parse_size
+from sandboxed_mcp.egress.suggest import suggest
 from sandboxed_mcp.egress.values import (
     NO_LIMITS,
     AddressRule,
@@ -206,9 +206,7 @@ def _explain_shape(text: str) -> RuleError:
 def _check_keys(table: Mapping[object, object]) -> None:
     for key in table:
         if key not in _KEYS:
-            near = difflib.get_close_matches(str(key), _KEYS, n=1)
-            known = f"write '{near[0]}'" if near else f"known are {', '.join(_KEYS)}"
-            raise RuleError(f"rule has the unknown key {_shown(key)}", known)
+            raise RuleError(f"rule has the unknown key {_shown(key)}", suggest(key, _KEYS))
     if "host" not in table:
         raise RuleError("rule has no host", 'add host = "api.example.com"')
 
