@@ -79,13 +79,17 @@ def _number_between(low: float, high: float, unit: str, *, whole: bool) -> Befor
     def validate(value: object) -> int | float:
         kinds = (int,) if whole else (int, float)
         bounds = f"write a {'whole ' if whole else ''}number of {unit} from {low} to {high}"
-        if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, kinds) or _is_nan(value):
             raise RefusedError(f"{shown(value)} is not a number of {unit}", bounds)
         if not low <= value <= high:
             raise RefusedError(f"{shown(value)} is out of bounds", bounds)
         return value
 
     return BeforeValidator(validate)
+
+
+def _is_nan(value: float) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 class Limits(Table):
@@ -155,7 +159,7 @@ else:  # the annotation of a field is looked into, and the rules are no concern 
     _EgressField = Annotated[
         object,
         PlainValidator(refusing_rules(parse_egress)),
-        PlainSerializer(render_egress),
+        PlainSerializer(render_egress, return_type=object),
         WithJsonSchema(_EGRESS_SCHEMA),
     ]
 
