@@ -38,12 +38,14 @@ class GatewayArmed(EgressEvent):
     """The deny-all ruleset stands and no policy is applied yet.
 
     Attributes:
-        ipv6: Whether the network namespace has IPv6.
+        ipv6: Whether the network has IPv6.
+        backstop: Whether the kernel takes the rules at the link, behind packet sockets.
     """
 
     kind: ClassVar[str] = "armed"
 
     ipv6: bool
+    backstop: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ The query is built anew: nothing of the client's message is in it but the name a
 A reply counts only when its id and its question, letter case included, are the ones we sent
 (draft-vixie-dnsext-dns0x20). Of its records only those of the name itself count, or of the
 end of an unbroken CNAME chain that starts there. `dnspython` reads the records; it is imported
-with the first reply, since a gateway that nobody asks needs none of it.
+late, by `load_reader` or with the first reply, since nothing of it is needed to get ready.
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 
     from sandboxed_mcp.egress.addresses import IPAddress
 
-__all__ = ["MAX_CHAIN", "MAX_REPLY", "Reply", "ReplyError", "SentQuery", "make_query", "read_reply"]
+__all__ = [
+    "MAX_CHAIN",
+    "MAX_REPLY",
+    "Reply",
+    "ReplyError",
+    "SentQuery",
+    "load_reader",
+    "make_query",
+    "read_reply",
+]
 
 MAX_CHAIN: Final = 8
 """CNAME links that are followed."""
@@ -96,6 +105,15 @@ class Reply:
     ttl: int = 0
     aliases: tuple[str, ...] = ()
     truncated: bool = False
+
+
+def load_reader() -> None:
+    """Import what `read_reply` needs, so that the first lookup does not wait for it."""
+    import dns.message  # noqa: PLC0415 - see the module's docstring
+    import dns.rdtypes.ANY.CNAME  # noqa: PLC0415
+    import dns.rdtypes.ANY.OPT  # noqa: PLC0415
+    import dns.rdtypes.IN.A  # noqa: PLC0415
+    import dns.rdtypes.IN.AAAA  # noqa: F401, PLC0415
 
 
 def make_query(name: str, query_type: int) -> SentQuery:

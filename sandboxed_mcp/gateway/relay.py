@@ -19,6 +19,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Final
 
 from sandboxed_mcp.egress.events import ConnectionClosed, ConnectionOpened, Denied, EgressEvent
+from sandboxed_mcp.gateway.marks import set_mark
 from sandboxed_mcp.gateway.relay_policy import (
     Admitted,
     Rejected,
@@ -55,7 +56,6 @@ _PASSING: Final = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS
 """Errors of accept that pass by themselves."""
 
 PAUSE_SECONDS: Final = 0.1
-_SO_MARK: Final = 36
 
 
 @dataclass(eq=False, slots=True)
@@ -186,8 +186,7 @@ class Relay:
 
     async def _dial(self, outside: socket.socket, target: Target) -> None:
         outside.setblocking(False)
-        if self._mark:
-            outside.setsockopt(socket.SOL_SOCKET, _SO_MARK, self._mark)
+        set_mark(outside, self._mark)
         async with asyncio.timeout(DIAL_SECONDS):
             await asyncio.get_running_loop().sock_connect(
                 outside, (str(target.address), target.port)

@@ -26,6 +26,7 @@ from sandboxed_mcp.gateway.answer import (
     make_query,
     read_reply,
 )
+from sandboxed_mcp.gateway.marks import set_mark
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -47,8 +48,6 @@ MAX_FOREIGN: Final = 16
 BIND_ATTEMPTS: Final = 16
 MAX_DATAGRAM: Final = 4096
 """`MAX_UDP_ANSWER` and room for a resolver that does not care."""
-
-_SO_MARK: Final = 36
 
 
 class UpstreamError(Exception):
@@ -129,8 +128,7 @@ class UpstreamClient:
         family = socket.AF_INET if resolver.address.version == 4 else socket.AF_INET6  # noqa: PLR2004
         with socket.socket(family, kind) as sock:
             sock.setblocking(False)
-            if self.mark:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_MARK, self.mark)
+            set_mark(sock, self.mark)
             if self.ports is not None and kind == socket.SOCK_DGRAM:
                 _bind_random(sock, self.ports)
             yield sock
