@@ -9,6 +9,7 @@ late, by `load_reader` or with the first reply, since nothing of it is needed to
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import struct
 from dataclasses import dataclass
@@ -43,6 +44,13 @@ MAX_CHAIN: Final = 8
 MAX_REPLY: Final = 16 * 1024
 """Bytes of a reply over TCP: about a thousand addresses."""
 
+_READER: Final = (
+    "dns.message",
+    "dns.rdtypes.ANY.CNAME",
+    "dns.rdtypes.ANY.OPT",
+    "dns.rdtypes.IN.A",
+    "dns.rdtypes.IN.AAAA",
+)
 _HEADER: Final = struct.Struct("!6H")
 _RECURSION_DESIRED: Final = 0x0100
 _RESPONSE_AND_OPCODE: Final = 0xF800
@@ -109,11 +117,8 @@ class Reply:
 
 def load_reader() -> None:
     """Import what `read_reply` needs, so that the first lookup does not wait for it."""
-    import dns.message  # noqa: PLC0415 - see the module's docstring
-    import dns.rdtypes.ANY.CNAME  # noqa: PLC0415
-    import dns.rdtypes.ANY.OPT  # noqa: PLC0415
-    import dns.rdtypes.IN.A  # noqa: PLC0415
-    import dns.rdtypes.IN.AAAA  # noqa: F401, PLC0415
+    for name in _READER:
+        importlib.import_module(name)
 
 
 def make_query(name: str, query_type: int) -> SentQuery:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from sandboxed_mcp.egress.events import GatewayArmed, GatewayFailed, GatewayReady, PolicyRefused
 from sandboxed_mcp.egress.values import RuleError
+from sandboxed_mcp.gateway.answer import load_reader
 from sandboxed_mcp.gateway.control import (
     MAX_LINE,
     ControlError,
