@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 from sandboxed_mcp.egress.addresses import classify
 from sandboxed_mcp.egress.parsing import parse_ports
 from sandboxed_mcp.egress.rules import RuleError, parse_egress
-from sandboxed_mcp.egress.ruleset_values import Gateway, Upstream
+from sandboxed_mcp.egress.ruleset_values import MAX_GENERATION, Gateway, Upstream
 
 if TYPE_CHECKING:
     from sandboxed_mcp.egress.addresses import IPNetwork
@@ -41,9 +41,6 @@ __all__ = [
 
 MAX_LINE: Final = 1 << 20
 """Bytes of one control line: 256 rules take far less."""
-
-MAX_GENERATION: Final = 0x7FFE
-"""One below the kernel's, which the ruleset before the first policy has."""
 
 _COMMON: Final = frozenset({"control", "generation", "mode", "egress", "dns", "forbidden"})
 _PORT_FIELDS: Final = frozenset({"resolver_port", "relay_port"})
@@ -67,7 +64,7 @@ class Policy:
     """The first policy of a sandbox.
 
     Attributes:
-        generation: 1 to 32766.
+        generation: At least 1 and below `MAX_GENERATION`, which the deny-all ruleset has.
         egress: What may be reached.
         mode: `enforce` or `observe`.
         dns: The resolvers to ask; empty for the engine's.
@@ -128,7 +125,7 @@ def _load(line: bytes) -> dict[str, object]:
 
 
 def _parse_policy(values: dict[str, object], known: frozenset[str]) -> Policy:
-    generation = _integer(values, "generation", 1, MAX_GENERATION)
+    generation = _integer(values, "generation", 1, MAX_GENERATION - 1)
     try:
         _check_keys(values, known)
         return Policy(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sandboxed_mcp.egress.ruleset import render_ruleset
-from sandboxed_mcp.egress.ruleset_values import RulesetSpec, list_slots
+from sandboxed_mcp.egress.ruleset_values import MAX_GENERATION, RulesetSpec, list_slots
 from sandboxed_mcp.gateway.netlink import NetlinkSocket
 from sandboxed_mcp.gateway.nft import NftError, load_ruleset, read_fingerprint
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SHUT_GENERATION", "Kernel", "TamperedError"]
 
-SHUT_GENERATION: Final = 0x7FFF
+SHUT_GENERATION: Final = MAX_GENERATION
 """Of the deny-all ruleset: no policy has it, so no open flow survives it."""
 
 
