@@ -100,9 +100,14 @@ def _render_deny(spec: RulesetSpec, chain: str, reason: str, end: str) -> list[s
 
 
 def _refusals() -> list[str]:
-    """A started TCP connection is reset; everything else hears that it is not allowed."""
+    """A started TCP connection is reset; everything else hears that it is not allowed.
+
+    Over IPv6 a new one is reset too: Linux takes the ICMPv6 error that answers a SYN at once
+    for a passing one, and the program would wait a second for the next try.
+    """
     return [
         "meta l4proto tcp tcp flags & (syn | ack) != syn reject with tcp reset",
+        "meta nfproto ipv6 meta l4proto tcp reject with tcp reset",
         "reject with icmpx type admin-prohibited",
     ]
 

@@ -5,7 +5,7 @@ Pure: values in, lines out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sandboxed_mcp.egress.addresses import METADATA
 from sandboxed_mcp.egress.ruleset_text import (
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DISCOVERY", "render_egress_chains", "render_redirects"]
 
-DISCOVERY = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255"
+DISCOVERY: Final = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255"
 """Neighbour discovery (RFC 4861) without router advertisements, which nobody here needs."""
+
+_CHATTER: Final = (
+    "ip protocol igmp counter drop",
+    "icmpv6 type { 131, 132, 133, 143 } counter drop",  # MLD, router solicitation
+)
+"""What the kernel says by itself: not the server's doing, so not reported; not let out either."""
 
 
 def render_egress_chains(spec: RulesetSpec, slots: tuple[Slot, ...]) -> list[str]:
@@ -34,6 +40,7 @@ def render_egress_chains(spec: RulesetSpec, slots: tuple[Slot, ...]) -> list[str
         f"ct state established ct mark and 0xffff0000 == {generation} goto passed",
         "ct state invalid counter drop",
         *([f"{DISCOVERY} goto leave"] if spec.ipv6 else []),
+        *_CHATTER,
         "meta l4proto != { tcp, udp } goto deny_protocol",
     ]
     if spec.mode == "observe":

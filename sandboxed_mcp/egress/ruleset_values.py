@@ -5,7 +5,7 @@ gateway then finds its sets, counters and flows again by the names and marks giv
 
 Marks (32 bits, network namespace local):
 
-    packet mark of the gateway's own sockets   `Gateway.mark`, top bit set
+    packet mark of the gateway's own sockets   `Gateway.mark`, bit 30 set
     connection mark                            generation << 16 | slot
     packet mark on the way out                 `RulesetSpec.stamp`, taken off at the link
 
@@ -52,10 +52,10 @@ LINK_TABLE: Final = "sandboxed_mcp_link"
 """The netdev table of the backstop at the link."""
 
 UPSTREAM_SLOT: Final = 0
-MAX_GENERATION: Final = 0x7FFF
+MAX_GENERATION: Final = 0x3FFF
 _UPSTREAM_PORTS: Final = PortRange(20000, 24095)  # below the ephemeral ports
-_OWN_MARK: Final = 0x8000_0000
-_MAX_MARK: Final = 0xFFFF_FFFF
+_OWN_MARK: Final = 0x4000_0000
+_MAX_MARK: Final = 0x7FFF_FFFF  # setsockopt takes a signed int
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}\Z")  # IFNAMSIZ 16
 
 Hook = Literal["output", "forward"]
@@ -82,14 +82,14 @@ class Gateway:
     """How the gateway's own sockets and ports are told from the server's.
 
     Attributes:
-        mark: SO_MARK of every socket it opens to the outside; top bit set.
+        mark: SO_MARK of every socket it opens to the outside; bit 30 set.
         uid: The user it runs as; a packet is the gateway's by mark and uid together.
         resolver_port: Where its resolver listens, UDP and TCP, on loopback.
         relay_port: Where its TLS relay listens, TCP, on loopback.
         upstream_ports: Source ports of its UDP questions; nothing local may send there.
     """
 
-    mark: int = 0x8000_5347
+    mark: int = 0x4000_5347
     uid: int = 0
     resolver_port: int = 15053
     relay_port: int = 15443
@@ -98,7 +98,9 @@ class Gateway:
     def __post_init__(self) -> None:
         """Refuse a mark that a connection mark or the absence of one could equal."""
         if not _OWN_MARK <= self.mark <= _MAX_MARK:
-            raise ValueError(f"gateway mark {self.mark:#x} has not its top bit set in 32 bits")
+            raise ValueError(
+                f"gateway mark {self.mark:#x} is not in {_OWN_MARK:#x}..{_MAX_MARK:#x}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class RulesetSpec:
 
     Attributes:
         egress: The rules; the empty tuple denies everything but loopback.
-        generation: 1 to 32767, another one at every update: flows let out under an earlier
+        generation: 1 to 16383, another one at every update: flows let out under an earlier
             one must pass the rules again.
         gateway: The gateway's own sockets and ports.
         upstreams: The resolvers it may ask; empty while there is no policy, and to observe.
@@ -141,7 +143,7 @@ class RulesetSpec:
         server_link: The device that leads to the server; for the hook `forward` alone.
         link: The device that leads out, for the backstop behind packet sockets; None leaves
             the backstop out (kernels before 5.16 have no such hook).
-        stamp: A random number of at most 31 bits, secret; packets without it do not pass
+        stamp: A random number of at most 30 bits, secret; packets without it do not pass
             the link.
         ipv6: Whether the network has IPv6; without, neighbour discovery is dropped too.
         log_group: The NFLOG group that denied packets are reported to.
@@ -177,7 +179,7 @@ class RulesetSpec:
         if (self.hook == "forward") != (self.server_link is not None):
             raise ValueError("the hook 'forward' and a server link go together")
         if self.link is not None and not 1 <= self.stamp < _OWN_MARK:
-            raise ValueError("a link needs a stamp of 1 to 31 bits")
+            raise ValueError("a link needs a stamp of 1 to 30 bits")
         for name in (self.link, self.server_link):
             if name is not None and not _is_device(name):
                 raise ValueError(f"{name!r} is not the name of a network device")

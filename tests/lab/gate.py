@@ -158,7 +158,7 @@ def open_gate(
         "upstreams": (Upstream(ip_address(UPSTREAM)),),
         "forbidden": (LINK_V4, LINK_V6),
         "link": "eth0",
-        "stamp": 1 + secrets.randbelow(0x7FFF_FFFE),
+        "stamp": 1 + secrets.randbelow(0x3FFF_FFFE),
         "ipv6": True,
     }
     spec = RulesetSpec(egress=parse_egress(egress), **{**defaults, **more})

@@ -87,6 +87,14 @@ class Sniffer:
                 )
             return self._select(address, protocol, port)
 
+    def wait_frames(self, protocol: str, *, timeout: float = 3.0) -> None:
+        """Wait until a frame of a protocol has arrived, such as `arp`."""
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: any(each.protocol == protocol for each in self._arrivals), timeout
+            )
+            assert found, f"no {protocol} arrived; seen: {self._arrivals[-20:]}"
+
     def _select(self, address: str | None, protocol: str | None, port: int | None) -> list[Arrival]:
         wanted = None if address is None else ip_address(address)
         return [
