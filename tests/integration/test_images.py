@@ -284,15 +284,15 @@ def test_a_build_stage_has_the_settings_of_the_package_managers(
 def test_a_failed_build_is_one_error_with_the_end_of_its_output(
     client: docker.DockerClient, name: str
 ) -> None:
-    dockerfile = "ARG BASE\nFROM ${BASE}\nRUN echo the reason; exit 7\n"
+    dockerfile = "ARG BASE\nFROM ${BASE}\nRUN printf 'the \\033]0;reason' >&2; exit 7\n"
 
     with pytest.raises(EngineError) as caught:
         build_image(client, name, {"Dockerfile": dockerfile}, bases=BASE)
 
     text = str(caught.value)
-    assert text.startswith(f"image '{name}' did not build: The command '/bin/sh -c echo the")
+    assert text.startswith(f"image '{name}' did not build: The command '/bin/sh -c printf")
     assert "returned a non-zero code: 7; the last lines of the build:\n" in text
-    assert "the reason" in text.splitlines()
+    assert r"the \x1b]0;reason" in text.splitlines()
 
 
 def test_a_dockerfile_that_the_engine_cannot_read_is_refused_in_its_own_words(

@@ -8,6 +8,7 @@ the engine already.
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sandboxed_mcp.engine.images.lock import hold_lock
 from sandboxed_mcp.engine.images.material import read_build_material, read_proxy_arguments
 from sandboxed_mcp.engine.images.sdk import BuildApi, build_api, find_image, translated
 from sandboxed_mcp.errors import EngineError, ImageNotFoundError
+from sandboxed_mcp.text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +35,9 @@ CONTENT_LABEL = "sandboxed-mcp.content"
 
 _SILENCE_SECONDS = 900
 _TAIL_LINES = 30
+_LINE_CHARACTERS = 500
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NOISE = re.compile(r"---> |Removing intermediate container ")
 
 
 @dataclass(frozen=True)
@@ -157,16 +162,25 @@ def _follow(name: str, messages: Iterable[dict[str, Any]], progress: Progress) -
     reason: str | None = None
     for message in messages:
         if "error" in message:
-            reason = str(message["error"]).strip()
-        for line in str(message.get("stream", "")).splitlines():
-            if line.strip():
-                tail.append(line)
-                progress(f"{name}: {line.strip()}")
+            reason = sanitize(str(message["error"]).strip(), _LINE_CHARACTERS)
+        for line in _readable(str(message.get("stream", ""))):
+            tail.append(line)
+            progress(f"{name}: {line}")
     if reason is not None:
         said = "\n".join(tail)
         raise EngineError(
             f"image '{name}' did not build: {reason}; the last lines of the build:\n{said}"
         )
+
+
+def _readable(output: str) -> list[str]:
+    """The lines of a build's output that say something, safe for a terminal.
+
+    Package installers write them, so they may hold anything. The engine colours what a
+    command writes to stderr.
+    """
+    lines = (line.strip() for line in _COLOUR.sub("", output).splitlines())
+    return [sanitize(line, _LINE_CHARACTERS) for line in lines if line and not _NOISE.match(line)]
 
 
 def _tag_latest(api: BuildApi, build: Build, found: Mapping[str, Any]) -> None:
