@@ -100,14 +100,14 @@ def _render_deny(spec: RulesetSpec, chain: str, reason: str, end: str) -> list[s
 
 
 def _refusals() -> list[str]:
-    """A started TCP connection is reset; everything else hears that it is not allowed.
+    """TCP is reset, so that the program fails at once; the rest hears that it is not allowed.
 
-    Over IPv6 a new one is reset too: Linux takes the ICMPv6 error that answers a SYN at once
-    for a passing one, and the program would wait a second for the next try.
+    Not an ICMP error for TCP: one that answers a SYN while the program still holds the socket
+    is taken for a passing one, always over IPv6 and at times over IPv4, and the program waits
+    a second for the next try.
     """
     return [
-        "meta l4proto tcp tcp flags & (syn | ack) != syn reject with tcp reset",
-        "meta nfproto ipv6 meta l4proto tcp reject with tcp reset",
+        "meta l4proto tcp reject with tcp reset",
         "reject with icmpx type admin-prohibited",
     ]
 

@@ -10,7 +10,9 @@ Knows messages and attributes, not what they mean; `sets`, `nflog` and `conntrac
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import struct
 from dataclasses import dataclass
@@ -155,6 +157,7 @@ class NetlinkSocket:
         )
         try:
             self._socket.bind((0, 0))
+            self._socket.setblocking(False)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
             self._socket.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)
             for group in groups:
@@ -199,7 +202,7 @@ class NetlinkSocket:
         if failure is not None:
             raise NetlinkError(failure, os.strerror(failure))
         if awaited:
-            raise NetlinkError(71, f"{len(awaited)} requests were not acknowledged")
+            raise NetlinkError(errno.EPROTO, f"{len(awaited)} requests were not acknowledged")
 
     def dump(self, kind: int, payload: bytes) -> list[Message]:
         """Ask for a list.
@@ -208,19 +211,15 @@ class NetlinkSocket:
             NetlinkError: The kernel refused, or was silent for two seconds.
         """
         self._send([Request(kind, payload, DUMP)])
-        self._socket.settimeout(_DUMP_TIMEOUT)
         found: list[Message] = []
-        while True:
-            try:
-                data = self._socket.recv(_RECEIVE_BYTES)
-            except TimeoutError as error:
-                raise NetlinkError(110, "the kernel did not finish its list") from error
-            for message in split_messages(data):
+        while select.select([self], [], [], _DUMP_TIMEOUT)[0]:
+            for message in self.receive():
                 if message.kind == _DONE:
                     return found
                 if message.kind == _ERROR:
                     raise NetlinkError(_errno(message), os.strerror(_errno(message)))
                 found.append(message)
+        raise NetlinkError(errno.ETIMEDOUT, "the kernel did not finish its list")
 
     def receive(self) -> list[Message]:
         """Read the events that are there, without waiting.
@@ -229,7 +228,7 @@ class NetlinkSocket:
             OSError: With ENOBUFS when the kernel had to drop events; reading can go on.
         """
         try:
-            data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            data = self._socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
             return []
         return list(split_messages(data))

@@ -22,7 +22,7 @@ __all__ = ["internet", "neighbour", "pod", "server"]
 ALLOWED, OTHER = "198.51.100.10", "198.51.100.20"
 ALLOWED_V6, OTHER_V6 = "2001:db8:51::10", "2001:db8:51::20"
 LAN, LAN_V6 = "198.18.0.10", "fd00:18::10"
-DENIED_V4, DENIED_V6, DENIED_UDP = "EHOSTUNREACH", "ECONNREFUSED", "EPERM"
+DENIED, DENIED_UDP = "ECONNREFUSED", "EPERM"
 ANY = "0.0.0.0"  # noqa: S104 - within a namespace of the laboratory
 DATABASE = ["db.example.com:5432/tcp"]
 
@@ -30,10 +30,10 @@ DATABASE = ["db.example.com:5432/tcp"]
 def test_only_a_learned_address_is_reached(internet: Internet, pod: Pod, server: Prober) -> None:
     places = [("tcp", address, 5432) for address in (ALLOWED, OTHER, ALLOWED_V6, OTHER_V6)]
     with open_echo(internet.namespace, *places), open_gate(pod, DATABASE) as gate:
-        assert server.exchange("tcp", ALLOWED, 5432).error == DENIED_V4
+        assert server.exchange("tcp", ALLOWED, 5432).error == DENIED
         gate.learn(ALLOWED, ALLOWED_V6)
-        assert server.exchange("tcp", OTHER, 5432).error == DENIED_V4
-        assert server.exchange("tcp", OTHER_V6, 5432).error == DENIED_V6
+        assert server.exchange("tcp", OTHER, 5432).error == DENIED
+        assert server.exchange("tcp", OTHER_V6, 5432).error == DENIED
         assert server.exchange("tcp", ALLOWED, 5432).text == "echo hello"
         assert server.exchange("tcp", ALLOWED_V6, 5432).text == "echo hello"
         pod.wire.wait(ALLOWED_V6, "tcp", 5432)
@@ -51,8 +51,8 @@ def test_an_open_address_is_open_on_the_rules_ports_and_protocol_alone(
     with open_echo(internet.namespace, *places) as echo, open_gate(pod, rules) as gate:
         gate.learn(ALLOWED, rule=0)
         gate.learn(ALLOWED, rule=1)
-        assert server.exchange("tcp", ALLOWED, 22).error == DENIED_V4
-        assert server.exchange("tcp", ALLOWED, 8001).error == DENIED_V4
+        assert server.exchange("tcp", ALLOWED, 22).error == DENIED
+        assert server.exchange("tcp", ALLOWED, 8001).error == DENIED
         assert server.exchange("udp", ALLOWED, 443).error == DENIED_UDP
         assert server.exchange("udp", ALLOWED, 7999).error == DENIED_UDP
         assert server.exchange("udp", ALLOWED, 8101).error == DENIED_UDP
@@ -76,8 +76,8 @@ def test_address_rules_open_their_network_private_ones_too(
     ]
     rules = ["10.2.0.0/16:5432/tcp", "[2001:db8:51::/64]:443/tcp"]
     with open_echo(internet.namespace, *places), open_gate(pod, rules) as gate:
-        assert server.exchange("tcp", LAN, 5432).error == DENIED_V4
-        assert server.exchange("tcp", LAN_V6, 443).error == DENIED_V6
+        assert server.exchange("tcp", LAN, 5432).error == DENIED
+        assert server.exchange("tcp", LAN_V6, 443).error == DENIED
         assert server.exchange("tcp", "10.2.0.7", 5432).text == "echo hello"
         assert server.exchange("tcp", ALLOWED_V6, 443).text == "echo hello"
         assert pod.wire.packets(LAN) == pod.wire.packets(LAN_V6) == []
@@ -91,7 +91,7 @@ def test_a_name_opens_a_private_address_only_with_leave(
     allowing = {"host": "db.example.com", "ports": 5432, "protocol": "tcp", "allow_private": True}
     with open_echo(internet.namespace, ("tcp", address, 5432)), open_gate(pod, DATABASE) as gate:
         gate.learn(address)
-        assert server.exchange("tcp", address, 5432).error in (DENIED_V4, DENIED_V6)
+        assert server.exchange("tcp", address, 5432).error == DENIED
         assert pod.wire.packets(address) == []
         assert gate.wait_denied("private", address).port == 5432
         gate.apply([allowing])
@@ -120,7 +120,7 @@ def test_a_metadata_address_spelled_out_with_leave_is_open(
     address = METADATA[0]
     rule = {"host": address, "ports": 80, "protocol": "tcp", "allow_private": True}
     with open_echo(internet.namespace, ("tcp", address, 80)), open_gate(pod, [rule]):
-        assert server.exchange("tcp", METADATA[1], 80).error == DENIED_V4
+        assert server.exchange("tcp", METADATA[1], 80).error == DENIED
         assert server.exchange("tcp", address, 80).text == "echo hello"
         assert pod.wire.packets(METADATA[1]) == []
 
@@ -133,8 +133,8 @@ def test_the_host_is_not_reached_at_the_bridge(
         open_echo(internet.namespace, ("tcp", HOST_V4, port), ("tcp", HOST_V6, port)) as echo,
         open_gate(pod, "unrestricted"),
     ):
-        assert server.exchange("tcp", HOST_V4, port).error == DENIED_V4
-        assert server.exchange("tcp", HOST_V6, port).error == DENIED_V6
+        assert server.exchange("tcp", HOST_V4, port).error == DENIED
+        assert server.exchange("tcp", HOST_V6, port).error == DENIED
         assert echo.connections == 0
         assert pod.wire.packets(HOST_V4) == pod.wire.packets(HOST_V6) == []
 
@@ -151,7 +151,7 @@ def test_neighbours_reach_each_other_in_neither_direction(
         assert other.finish().text == here
         with open_gate(pod, "unrestricted") as gate:
             pod.wire.clear()
-            assert server.exchange("tcp", there, 8080).error == DENIED_V4
+            assert server.exchange("tcp", there, 8080).error == DENIED
             assert other.exchange("tcp", here, 8080, timeout=0.5).error == "TIMEOUT"
             assert other.exchange("udp", here, 8080, timeout=0.2).error == "TIMEOUT"
             assert server.do("accept", handle=inside, timeout=0.2).error == "TIMEOUT"
@@ -183,7 +183,7 @@ def test_translated_addresses_are_judged_by_what_they_carry(
     places = [("tcp", ALLOWED, 5432), ("tcp", OTHER, 5432)]
     with open_echo(internet.namespace, *places) as echo, open_gate(pod, DATABASE) as gate:
         gate.learn(ALLOWED, address)
-        assert server.exchange("tcp", address, 5432).error in (DENIED_V4, DENIED_V6, "EACCES")
+        assert server.exchange("tcp", address, 5432).error == DENIED
         assert server.exchange("tcp", "::ffff:" + ALLOWED, 5432).text == "echo hello"
         assert echo.connections == 1
         assert {str(p.address) for p in pod.wire.packets(protocol="tcp")} == {ALLOWED}
@@ -259,7 +259,7 @@ def test_a_data_channel_that_a_peer_announces_stays_shut(
             "say", handle=handle, text="227 Entering Passive Mode (198,51,100,10,156,64).\r\n"
         )
         assert announced.text.startswith("echo 227")
-        assert server.exchange("tcp", ALLOWED, 40000).error == DENIED_V4
+        assert server.exchange("tcp", ALLOWED, 40000).error == DENIED
         assert echo.connections == 1
         assert pod.wire.packets(ALLOWED, port=40000) == []
 
@@ -269,7 +269,7 @@ def test_no_rule_is_no_network(internet: Internet, pod: Pod, server: Prober) -> 
         open_echo(internet.namespace, ("tcp", ALLOWED, 80), ("udp", ALLOWED, 80)),
         open_gate(pod, []) as gate,
     ):
-        assert server.exchange("tcp", ALLOWED, 80).error == DENIED_V4
+        assert server.exchange("tcp", ALLOWED, 80).error == DENIED
         assert server.exchange("udp", ALLOWED, 80).error == DENIED_UDP
         gate.apply("unrestricted")
         assert server.exchange("udp", ALLOWED, 80).text == "echo hello"
@@ -284,7 +284,7 @@ def test_unrestricted_is_everything_but_metadata_and_the_link(
     places = [("tcp", address, 9999) for address in (*open_to, *shut)]
     with open_echo(internet.namespace, *places) as echo, open_gate(pod, "unrestricted"):
         for address in shut:
-            assert server.exchange("tcp", address, 9999).error in (DENIED_V4, DENIED_V6)
+            assert server.exchange("tcp", address, 9999).error == DENIED
         for address in open_to:
             assert server.exchange("tcp", address, 9999).text == "echo hello"
         assert echo.connections == len(open_to)

@@ -73,7 +73,12 @@ class Gate:
 
     def learn(self, *addresses: str, rule: int = 0, seconds: int = 60) -> None:
         """Open addresses for a name rule."""
-        self.sets.open([Learned(self.rule(rule), ip_address(each), seconds) for each in addresses])
+        self.sets.open(self.learned(*addresses, rule=rule, seconds=seconds))
+
+    def learned(self, *addresses: str, rule: int = 0, seconds: int = 60) -> tuple[Learned, ...]:
+        """Addresses of a name rule, as values."""
+        named = self.rule(rule)
+        return tuple(Learned(named, ip_address(each), seconds) for each in addresses)
 
     def counts(self) -> dict[str, Count]:
         """The counters now."""

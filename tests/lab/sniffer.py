@@ -7,15 +7,16 @@ order: when a packet sent later was seen, what was not seen before it never came
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
-import threading
+import time
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from ipaddress import IPv4Address, IPv6Address
 
     from tests.lab.netns import Namespace
@@ -27,6 +28,9 @@ _OUTGOING = 4
 _ARP, _V4, _V6 = 0x0806, 0x0800, 0x86DD
 _PROTOCOLS = {1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 58: "icmpv6"}
 _HEAD = 256
+_SOL_PACKET, _STATISTICS = 263, 6
+_RECEIVE_BUFFER_FORCE = 33
+_BUFFER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -43,30 +47,32 @@ class Arrival:
 
 
 class Sniffer:
-    """What has arrived so far."""
+    """What has arrived at a device so far; read by the thread that asks."""
 
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self._changed = threading.Condition()
+    def __init__(self, tap: socket.socket) -> None:
+        """Read from a packet socket."""
+        self._tap = tap
         self._arrivals: list[Arrival] = []
-
-    def add(self, arrival: Arrival) -> None:
-        """Note an arrival."""
-        with self._changed:
-            self._arrivals.append(arrival)
-            self._changed.notify_all()
 
     def clear(self) -> None:
         """Forget what has arrived."""
-        with self._changed:
-            self._arrivals.clear()
+        self._read()
+        self._arrivals.clear()
 
     def packets(
         self, address: str | None = None, protocol: str | None = None, port: int | None = None
     ) -> list[Arrival]:
         """IP packets that arrived, of one destination, protocol or port alone."""
-        with self._changed:
-            return self._select(address, protocol, port)
+        self._read()
+        wanted = None if address is None else ip_address(address)
+        return [
+            each
+            for each in self._arrivals
+            if each.address is not None
+            and wanted in (None, each.address)
+            and protocol in (None, each.protocol)
+            and port in (None, each.port)
+        ]
 
     def wait(
         self,
@@ -78,71 +84,44 @@ class Sniffer:
         timeout: float = 3.0,
     ) -> list[Arrival]:
         """Wait until enough such packets have arrived; the last word on what came before."""
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: len(self._select(address, protocol, port)) >= count, timeout
-            ):
-                raise AssertionError(
-                    f"{address} {protocol} {port} did not arrive; seen: {self._arrivals[-20:]}"
-                )
-            return self._select(address, protocol, port)
+        self._wait(lambda: len(self.packets(address, protocol, port)) >= count, timeout)
+        return self.packets(address, protocol, port)
 
     def wait_frames(self, protocol: str, *, timeout: float = 3.0) -> None:
         """Wait until a frame of a protocol has arrived, such as `arp`."""
-        with self._changed:
-            found = self._changed.wait_for(
-                lambda: any(each.protocol == protocol for each in self._arrivals), timeout
-            )
-            assert found, f"no {protocol} arrived; seen: {self._arrivals[-20:]}"
+        self._wait(lambda: any(each.protocol == protocol for each in self._arrivals), timeout)
 
-    def _select(self, address: str | None, protocol: str | None, port: int | None) -> list[Arrival]:
-        wanted = None if address is None else ip_address(address)
-        return [
-            each
-            for each in self._arrivals
-            if each.address is not None
-            and wanted in (None, each.address)
-            and protocol in (None, each.protocol)
-            and port in (None, each.port)
-        ]
+    def _wait(self, condition: Callable[[], bool], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            left = deadline - time.monotonic()
+            assert left > 0, f"it did not arrive; seen: {self._arrivals[-20:]}"
+            select.select([self._tap], [], [], left)
+            self._read()
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                frame, origin = self._tap.recvfrom(_HEAD)
+                if origin[2] != _OUTGOING:
+                    self._arrivals.append(_parse(frame))
+        _, dropped = struct.unpack("=II", self._tap.getsockopt(_SOL_PACKET, _STATISTICS, 8))
+        assert not dropped, f"{dropped} frames came too fast to be counted"
 
 
 @contextlib.contextmanager
 def open_sniffer(namespace: Namespace, device: str) -> Generator[Sniffer, None, None]:
     """Watch the frames that come in by a device, until the end."""
-    tap = namespace.inside(lambda: _open_tap(device))
-    sniffer = Sniffer()
-    thread = threading.Thread(target=_watch, args=(tap, sniffer), name=f"sniff-{device}")
-    thread.start()
-    try:
-        yield sniffer
-    finally:
-        _stop(tap, thread)
+    with namespace.inside(lambda: _open_tap(device)) as tap:
+        yield Sniffer(tap)
 
 
 def _open_tap(device: str) -> socket.socket:
     tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
-    tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    tap.setsockopt(socket.SOL_SOCKET, _RECEIVE_BUFFER_FORCE, _BUFFER_BYTES)
     tap.bind((device, _ALL))
-    tap.settimeout(0.05)
+    tap.setblocking(False)
     return tap
-
-
-def _watch(tap: socket.socket, sniffer: Sniffer) -> None:
-    while tap.fileno() >= 0:
-        try:
-            frame, origin = tap.recvfrom(_HEAD)
-        except TimeoutError:
-            continue
-        except OSError:
-            return
-        if origin[2] != _OUTGOING:
-            sniffer.add(_parse(frame))
-
-
-def _stop(tap: socket.socket, thread: threading.Thread) -> None:
-    tap.close()
-    thread.join()
 
 
 def _parse(frame: bytes) -> Arrival:
