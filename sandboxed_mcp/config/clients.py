@@ -102,7 +102,7 @@ def parse_client_entry(name: str, entry: object, root: str, path: Path) -> Serve
     _check_keys(table, section)
     _check_placeholders(table, section)
     ours = {key: table[key] for key in _OURS if key in table}
-    return parse_server(name, ours | _nested(table, section), section, path.parent)
+    return parse_server(name, ours | _nested(table, section), section, path.absolute().parent)
 
 
 def _check_local(table: dict[str, object], section: Section) -> None:

@@ -118,4 +118,4 @@ def _parse_entry(name: str, entry: object, root: str, path: Path) -> ServerConfi
     if path.suffix == ".json":
         return parse_client_entry(name, entry, root, path)
     section = Section(str(path), f"{root}.{name}")
-    return parse_server(name, entry, section, path.parent)
+    return parse_server(name, entry, section, path.absolute().parent)

@@ -44,7 +44,7 @@ def find_policy(written: str, base_dir: Path, host: Host) -> Path:
     """
     if "/" in written or written.endswith(".toml"):
         path = host.expand(written, base_dir)
-        if not path.is_file():
+        if not _is_file(path):
             raise RefusedError(f"the file {shown(str(path))} is not there", "correct the path")
         return path
     if not _NAME.match(written):
@@ -65,7 +65,7 @@ def packaged_policies() -> Path:
 def _find_named(name: str, base_dir: Path) -> Path:
     folders = dict.fromkeys([packaged_policies(), base_dir / "policies"])
     found = [folder / f"{name}.toml" for folder in folders]
-    found = [path for path in found if path.is_file()]
+    found = [path for path in found if _is_file(path)]
     if not found:
         known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
         raise RefusedError(
@@ -78,3 +78,10 @@ def _find_named(name: str, base_dir: Path) -> Path:
             "rename yours, or write its path",
         )
     return found[0]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, a folder closed to us
+        return False

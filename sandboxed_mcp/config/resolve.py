@@ -10,13 +10,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sandboxed_mcp.config.places import at_or_below
 from sandboxed_mcp.config.policies import find_policy, load_policy
 from sandboxed_mcp.config.policy import CALLER, Policy
 from sandboxed_mcp.config.problems import RefusedError, Section, join_problems, shown
 from sandboxed_mcp.config.resolved import ResolvedMount, ResolvedSecret, ResolvedServer
 from sandboxed_mcp.config.secret_values import resolve_secret
-from sandboxed_mcp.config.sources import check_sources, read_host, resolve_mount
+from sandboxed_mcp.config.sources import read_host, resolve_mount
+from sandboxed_mcp.config.swaps import Way, check_ways
 from sandboxed_mcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Resolution:
         own = config.section
         self.config = config
         self.environ = environ
-        self.base_dir = (base_dir or config.base_dir or Path()).absolute()
+        self.base_dir = (base_dir or config.base_dir or _current_folder()).absolute()
         self.section = Section(origin or own.file, own.path, own.sandbox)
         self.host = read_host(environ)
         self.errors: list[ConfigError] = []
@@ -133,25 +133,38 @@ class _Resolution:
             for index, mount in enumerate(self.config.mounts)
         ]
         mounts = tuple(one for one in resolved if one is not None)
-        if len(mounts) == len(resolved):
-            self.attempt(".mounts", lambda: check_sources(mounts))
-            self.attempt(".mounts", lambda: self.check_own_files(mounts))
+        if not self.errors:
+            self.attempt(".mounts", lambda: check_ways(self.ways(), mounts))
         return mounts
 
-    def check_own_files(self, mounts: tuple[ResolvedMount, ...]) -> None:
-        """Refuse a writable mount that holds the configuration: the server could widen it."""
-        own = [self.section.file, self.policy_file]
-        for index, mount in enumerate(mounts):
-            for path in own:
-                if path is None or mount.read_only:
-                    continue
-                if at_or_below(os.path.realpath(path), mount.source):
-                    raise RefusedError(
-                        f"{shown(mount.written)} is writable and holds '{path}', so the server "
-                        "could grant itself more at the next start",
-                        "make the mount ro, mount a subfolder, or keep that file elsewhere",
-                        f"[{index}].source",
-                    )
+    def ways(self) -> list[Way]:
+        """The paths that the next launch will follow again."""
+        config, expand = self.config, self.host.expand
+        ways = [
+            Way(expand(mount.source, self.base_dir), f"the source {shown(mount.source)}")
+            for mount in config.mounts
+        ]
+        ways += [
+            Way(expand(secret.file, self.base_dir), f"the secret's file {shown(secret.file)}")
+            for secret in config.secrets
+            if secret.file is not None
+        ]
+        own = {"the configuration": self.section.file, "the policy": self.policy_file}
+        ways += [
+            Way(Path(path).absolute(), f"{label} {shown(str(path))}")
+            for label, path in own.items()
+            if path is not None
+        ]
+        return ways
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ConfigError(
+            "(the current folder)", f"it is gone ({error.strerror})", "start in one that is there"
+        ) from None
 
 
 def _caller() -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sandboxed_mcp.config.mounts import Mount
 
-__all__ = ["Host", "check_sources", "read_host", "resolve_mount"]
+__all__ = ["Host", "read_host", "resolve_mount"]
 
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _MOUNT_POINT: Final = 4  # proc_pid_mountinfo(5): the fifth field
@@ -84,11 +84,10 @@ def resolve_mount(mount: Mount, base_dir: Path, host: Host, user: str) -> Resolv
     Raises:
         RefusedError: The source is not there, or may not be mounted; one sentence says why.
     """
-    real = _resolve(mount.source, base_dir, host)
+    real, info = _resolve(mount.source, base_dir, host)
     label = shown(mount.source)
     if real != mount.source:
         label += f" (really {shown(real)})"
-    info = Path(real).stat()
     _check_kind(info.st_mode, label)
     _check_place(real, label, host)
     if stat.S_ISDIR(info.st_mode):
@@ -97,28 +96,11 @@ def resolve_mount(mount: Mount, base_dir: Path, host: Host, user: str) -> Resolv
     return ResolvedMount(real, mount.target, mount.mode == "ro", mount.relabel, mount.source)
 
 
-def check_sources(mounts: tuple[ResolvedMount, ...]) -> None:
-    """Refuse a source below the source of a writable mount: the server could swap it.
-
-    Raises:
-        RefusedError: `setting` is the index and key of the inner mount.
-    """
-    for index, inner in enumerate(mounts):
-        for outer in mounts:
-            below = inner.source != outer.source and at_or_below(inner.source, outer.source)
-            if below and not outer.read_only:
-                raise RefusedError(
-                    f"{shown(inner.written)} lies in {shown(outer.written)}, which the server "
-                    "may write and so could swap it for a link elsewhere",
-                    "mount one of them, or make the outer one ro",
-                    f"[{index}].source",
-                )
-
-
-def _resolve(written: str, base_dir: Path, host: Host) -> str:
+def _resolve(written: str, base_dir: Path, host: Host) -> tuple[str, os.stat_result]:
     path = host.expand(written, base_dir)
     try:
         real = os.path.realpath(path, strict=True)
+        info = Path(real).lstat()
     except OSError as error:
         where = "" if str(path) == written else f" ('{path}')"
         raise RefusedError(
@@ -127,7 +109,7 @@ def _resolve(written: str, base_dir: Path, host: Host) -> str:
         ) from None
     if not real.isprintable():
         raise RefusedError(f"{shown(written)} leads to a path with odd characters", "rename it")
-    return real
+    return real, info
 
 
 def _check_kind(mode: int, label: str) -> None:
