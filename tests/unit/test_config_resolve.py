@@ -369,7 +369,7 @@ def test_a_source_that_the_server_cannot_write_is_refused_when_writable(
     [
         (0o700, "owner", True),
         (0o077, "owner", False),
-        (0o070, "group", True),
+        (0o770, "group", True),
         (0o707, "group", False),
         (0o773, "other", True),
         (0o772, "other", False),
