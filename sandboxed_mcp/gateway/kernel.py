@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -46,7 +47,7 @@ class Kernel:
         Raises:
             NftError: The kernel or the container's capabilities do not allow it.
         """
-        stamp = 1 + secrets.randbelow((1 << 31) - 1)
+        stamp = 1 + secrets.randbelow((1 << 30) - 1)
         self._shut = RulesetSpec(
             egress=(),
             generation=SHUT_GENERATION,
@@ -62,14 +63,18 @@ class Kernel:
         self._fingerprint = ""
 
     def _arm(self) -> None:
-        """Load the deny-all ruleset; without the backstop where the kernel has none."""
-        try:
-            load_ruleset(render_ruleset(self._shut))
-        except NftError:
-            if self._shut.link is None:
-                raise
-            self._shut = replace(self._shut, link=None, stamp=0)
-            load_ruleset(render_ruleset(self._shut))
+        """Load the deny-all ruleset; without the backstop where the kernel has none.
+
+        The first try is for a fresh namespace, the second for one that an earlier gateway left.
+        """
+        bare = replace(self._shut, link=None, stamp=0)
+        tries = [(self._shut, True), (self._shut, False), (bare, False)]
+        for spec, first in tries[:-1]:
+            with contextlib.suppress(NftError):
+                load_ruleset(render_ruleset(spec, first=first))
+                return
+        load_ruleset(render_ruleset(bare))
+        self._shut = bare
 
     def shut(self) -> None:
         """Deny everything again, open flows included.

@@ -113,11 +113,13 @@ class Malformed:
         id: As received.
         code: The response code: `FORMERR`, `NOTIMP` or `BADVERS`.
         reason: Why, a few words.
+        question: The question section, where it could be read; echoed in the answer.
     """
 
     id: int
     code: int
     reason: str
+    question: bytes = b""
 
 
 class _FormatError(Exception):
@@ -178,11 +180,12 @@ def render_answer(
 
 
 def render_failure(message: Malformed) -> bytes:
-    """Write the answer to a message that is no question; it holds none."""
+    """Write the answer to a message that is no question we answer."""
     flags = _RESPONSE | _RECURSION_AVAILABLE | message.code & 15
     extended = message.code >> 4
-    head = _HEADER.pack(message.id, flags, 0, 0, 0, 1 if extended else 0)
-    return head + (_render_opt(extended) if extended else b"")
+    counts = (1 if message.question else 0, 0, 0, 1 if extended else 0)
+    head = _HEADER.pack(message.id, flags, *counts)
+    return head + message.question + (_render_opt(extended) if extended else b"")
 
 
 def encode_name(name: str) -> bytes:
@@ -207,13 +210,13 @@ def _parse_sections(data: bytes, ident: int, flags: int, *, additional: int) -> 
     if additional:
         edns_size, version, end = _parse_opt(data, end)
         if version:
-            return Malformed(ident, BADVERS, "EDNS version is not 0")
+            return Malformed(ident, BADVERS, "EDNS version is not 0", question)
     if end != len(data):
         raise _FormatError("bytes behind the message")
     if rdclass != _IN:
-        return Malformed(ident, NOTIMP, "class is not IN")
+        return Malformed(ident, NOTIMP, "class is not IN", question)
     if kind in _TRANSFERS:
-        return Malformed(ident, NOTIMP, "transfers are not served")
+        return Malformed(ident, NOTIMP, "transfers are not served", question)
     recursion = bool(flags & _RECURSION_DESIRED)
     return Query(ident, name, kind, question, recursion, edns_size)
 
