@@ -127,7 +127,10 @@ def _check_place(real: str, label: str, host: Host) -> None:
     for place in places.SYSTEM:
         for known in {place, os.path.realpath(place)}:
             if at_or_below(real, known):
-                raise RefusedError(f"{label} is at or below {known} of the system", _NARROWER)
+                raise RefusedError(
+                    f"{label} is at or below {known} of the system",
+                    "copy what the server needs to a folder of your own",
+                )
     if real in places.BROAD or real in map(os.path.realpath, places.BROAD):
         raise RefusedError(f"{label} is too broad", _NARROWER)
     if at_or_below(host.home, real):
