@@ -146,13 +146,18 @@ def open_desk(  # noqa: PLR0913 - what a test may vary
     forbidden: tuple[IPNetwork, ...] = (),
     ipv6: bool = True,
     budgets: Budgets = DEFAULT_BUDGETS,
+    upstream_port: int | None = None,
 ) -> Generator[Desk, None, None]:
-    """Run a resolver for a policy until the end."""
+    """Run a resolver for a policy until the end.
+
+    Its upstream serves `zone`, unless the test has one of its own at `upstream_port`.
+    """
     policy = NamePolicy(parse_egress(egress), mode, forbidden, ipv6)
-    upstream_port = free_port()
-    with open_dns(HERE, "127.0.0.1", zone, upstream_port) as served:
-        desk = Desk(free_port(), served, MemorySets(room))
-        resolvers = (Upstream(ip_address("127.0.0.1"), upstream_port),)
+    zone = zone or Zone()
+    zone_port = free_port()
+    with open_dns(HERE, "127.0.0.1", zone, zone_port):
+        desk = Desk(free_port(), zone, MemorySets(room))
+        resolvers = (Upstream(ip_address("127.0.0.1"), upstream_port or zone_port),)
 
         async def serve(stopping: asyncio.Event, ready: Callable[[], None]) -> None:
             resolver = NameResolver(
