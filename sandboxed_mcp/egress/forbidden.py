@@ -2,9 +2,8 @@
 
 A packet filter cannot decode an address, so the IPv6 forms that carry an IPv4 address are
 expanded here: for NAT64 and 6to4 one prefix for each IPv4 network, judged by the address
-inside; the forms that have no place on the wire are refused as a whole. What comes out agrees
-with `classify` for every address, Teredo excepted, which is refused even where both addresses
-inside are global.
+inside; the forms that have no place on the wire (mapped, compatible, SIIT) and Teredo are
+refused as a whole. For every other address what comes out agrees with `classify`.
 
 Pure: constants in, tuples out.
 """

@@ -28,6 +28,12 @@ _ICMP_ERRORS: Final = (
     "ct state related icmpv6 type"
     " { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept"
 ).splitlines()
+_TO_SERVER: Final = (
+    "ct status and dnat == dnat",  # answers of the resolver and the relay
+    "tcp flags & rst == rst",  # refusals
+    "icmp type { destination-unreachable, time-exceeded }",
+    "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded }",
+)
 
 
 def render_hooks(spec: RulesetSpec, slots: tuple[Slot, ...]) -> list[str]:
@@ -101,7 +107,7 @@ def _router_output(spec: RulesetSpec) -> list[str]:
     return [
         f"{match_gateway(spec.gateway)} jump upstream",
         'oif "lo" accept',
-        f'oifname "{spec.server_link}" ct status and dnat == dnat accept',
+        *(f'oifname "{spec.server_link}" {match} accept' for match in _TO_SERVER),
         *([f"{DISCOVERY} accept"] if spec.ipv6 else []),
         f"{match_gateway(spec.gateway)} goto egress",
         "goto deny_default",
