@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from rich.console import Console
+from rich.text import Text
 
 from sandboxed_mcp.engine.connection import find_engine, sdk_client
 from sandboxed_mcp.engine.images import IMAGE_NAMES, build_images
@@ -73,7 +74,7 @@ def _progress(console: Console) -> Generator[Callable[[str], None]]:
         return
     with console.status("images") as status:
         width = max(20, console.width - 4)
-        yield lambda line: status.update(line[:width].replace("[", r"\["))
+        yield lambda line: status.update(Text(line[:width]))
 
 
 def _sparse_lines(write: Callable[[str], object]) -> Callable[[str], None]:
