@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.lab.bridge import Bridge, open_bridge
 from tests.lab.internet import Internet, Pod
 from tests.lab.prober import Prober, open_prober
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["internet", "neighbour", "pod", "server"]
+__all__ = ["bridge", "internet", "neighbour", "pod", "server"]
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +47,11 @@ def server(pod: Pod) -> Generator[Prober, None, None]:
     """A process without privilege in the sandbox's namespace."""
     with open_prober(pod.namespace) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def bridge(internet: Internet) -> Generator[Bridge, None, None]:
+    """The engine's bridge, attached to the simulated internet and shut to everything else."""
+    with open_bridge(internet) as made:
+        yield made
+        assert made.count_strays() == 0, "a container sent to an address of no test"

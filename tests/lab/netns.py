@@ -32,9 +32,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Namespace:
     """A network namespace with a name."""
 
-    def __init__(self, name: str) -> None:
-        """Refer to a namespace that exists."""
+    def __init__(self, name: str, path: Path | None = None) -> None:
+        """Refer to a namespace that exists: a named one, or by a path such as /proc/1/ns/net."""
         self.name = name
+        self._path = path or _RUN / name
 
     def inside(self, work: Callable[[], _Result]) -> _Result:
         """Do something on a thread inside: sockets and processes made there stay there."""
@@ -43,7 +44,7 @@ class Namespace:
 
         def enter() -> None:
             try:
-                _enter(_RUN / self.name)
+                _enter(self._path)
                 outcome.append(work())
             except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
                 failure.append(error)
@@ -57,7 +58,7 @@ class Namespace:
 
     def ip(self, *commands: str) -> None:
         """Run commands of ip(8), such as `link set lo up`, in one process."""
-        run_batch(commands, "-n", self.name)
+        self.inside(lambda: run_batch(commands))
 
     def run(self, *command: str, text: str = "", check: bool = True) -> str:
         """Run a command inside and return its output."""
@@ -85,10 +86,10 @@ def open_namespace(role: str) -> Generator[Namespace, None, None]:
         run_batch([f"netns del {name}"])
 
 
-def run_batch(commands: Sequence[str], *options: str) -> None:
+def run_batch(commands: Sequence[str]) -> None:
     """Run commands of ip(8) in one process; raises with its own words."""
     done = subprocess.run(
-        ["ip", *options, "-batch", "-"],
+        ["ip", "-batch", "-"],
         input="\n".join(commands),
         text=True,
         capture_output=True,
@@ -96,7 +97,7 @@ def run_batch(commands: Sequence[str], *options: str) -> None:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"ip {' '.join(options)}: {done.stderr.strip()} in {commands}")
+        raise RuntimeError(f"ip: {done.stderr.strip()} in {commands}")
 
 
 def sweep() -> None:
