@@ -2,8 +2,9 @@
 
 Opening: engine, image, secret files, watchdog, create, compare with the plan, attach, start.
 Closing, in reverse and shielded from cancellation, every wait bounded: end of input, SIGTERM,
-SIGKILL, remove, secret files, watchdog. Whatever fails on the way in undoes what was done, and
-the error that made it fail is the one that is raised.
+SIGKILL, remove, secret files, watchdog; then what dead launchers left behind goes too. Whatever
+fails on the way in undoes what was done, and the error that made it fail is the one that is
+raised.
 
 No task runs in the background: `receive` and `wait` do the work when they are called, so a
 sandbox may be opened in one task and closed in another.
@@ -22,6 +23,7 @@ from sandboxed_mcp.config.resolve import resolve_server
 from sandboxed_mcp.config.resolved import ResolvedServer
 from sandboxed_mcp.engine.connection import find_engine
 from sandboxed_mcp.engine.frames import FrameDecoder, Stream
+from sandboxed_mcp.engine.orphans import sweep_orphans
 from sandboxed_mcp.engine.owner import describe_owner
 from sandboxed_mcp.engine.secret_files import make_secret_folder, open_secret_files
 from sandboxed_mcp.engine.verify import compare_plan
@@ -343,6 +345,7 @@ async def _finish_watch(engine: Engine, launch: str) -> None:
                 await engine.remove(container.id)
             await anyio.sleep(REMOVE_POLL_SECONDS)
         watchdog_of_this_process().done(launch)
+    await sweep_orphans(engine)
 
 
 async def _create(plan: SandboxPlan, engine: Engine) -> str:

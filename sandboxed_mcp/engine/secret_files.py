@@ -1,7 +1,8 @@
 """Secret files: a folder that only this user can enter, in memory where the system allows it.
 
-The container gets the folder as `/run/secrets`, read-only. The folder is removed with the
-sandbox, and by the watchdog when the launcher dies.
+The container gets its part `files` as `/run/secrets`, read-only. The folder is removed with the
+sandbox, and by the watchdog when the launcher dies; its file `owner` says whose it is, should
+the watchdog die as well.
 """
 
 from __future__ import annotations
@@ -12,15 +13,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sandboxed_mcp.engine.owner import describe_owner
+from sandboxed_mcp.errors import LaunchError
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from sandboxed_mcp.config.resolved import ResolvedSecret
 
-__all__ = ["PREFIX", "make_secret_folder", "open_secret_files"]
+__all__ = [
+    "OWNER_FILE",
+    "PREFIX",
+    "SHARED",
+    "make_secret_folder",
+    "open_secret_files",
+    "secret_places",
+]
 
 PREFIX = "sandboxed-mcp-"
 SHARED = "files"
+OWNER_FILE = "owner"
+
+
+def secret_places(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The folders in memory where secret folders are made, the preferred one first."""
+    places = (environ.get("XDG_RUNTIME_DIR"), "/dev/shm")  # noqa: S108 - mkdtemp makes it private
+    return tuple(Path(place) for place in places if place and Path(place).is_dir())
 
 
 def make_secret_folder(environ: Mapping[str, str]) -> Path:
@@ -28,14 +46,32 @@ def make_secret_folder(environ: Mapping[str, str]) -> Path:
 
     Args:
         environ: The launcher's environment; `XDG_RUNTIME_DIR` is read.
+
+    Raises:
+        LaunchError: There is no place that can be written to.
     """
-    places = (environ.get("XDG_RUNTIME_DIR"), "/dev/shm")  # noqa: S108 - mkdtemp makes it private
+    try:
+        folder = _make_folder(secret_places(environ))
+        _write_owner(folder)
+    except OSError as error:
+        raise LaunchError(f"the folder for secret files cannot be made: {error}") from error
+    return folder
+
+
+def _write_owner(folder: Path) -> None:
+    try:
+        (folder / OWNER_FILE).write_text(describe_owner(), encoding="ascii", errors="replace")
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _make_folder(places: tuple[Path, ...]) -> Path:
     for place in places:
-        if place and Path(place).is_dir():
-            try:
-                return Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-            except OSError:
-                continue
+        try:
+            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        except OSError:
+            continue
     return Path(tempfile.mkdtemp(prefix=PREFIX))
 
 
