@@ -14,10 +14,12 @@ import click
 
 from sandboxed_mcp.errors import ConfigError, SandboxError
 
-__all__ = ["EXIT_ENGINE", "EXIT_USAGE", "cli"]
+__all__ = ["EXIT_ENGINE", "EXIT_FOUND", "EXIT_INTERRUPTED", "EXIT_USAGE", "cli"]
 
+EXIT_FOUND: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_ENGINE: Final = 125
+EXIT_INTERRUPTED: Final = 130
 
 # Command -> module below sandboxed_mcp.cli; the command has the same name there.
 _HOMES: Final = {
@@ -71,6 +73,8 @@ class _Commands(click.Group):
             _fail(error, EXIT_USAGE)
         except SandboxError as error:
             _fail(error, EXIT_ENGINE)
+        except KeyboardInterrupt:
+            raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def _fail(error: SandboxError, code: int) -> NoReturn:
