@@ -218,7 +218,8 @@ class _Pump:
         self._sandbox.recorder.record(BadLine, head=head, reason=bad.reason, answered=answered)
         for reply in bad.replies:
             message = jsonrpc_message_adapter.validate_json(reply, by_name=False)
-            await self._deliver_message(message)
+            if isinstance(message, JSONRPCError) and message.id in self._pending:
+                await self._deliver_message(message)
 
     async def _deliver_message(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:

@@ -22,7 +22,7 @@ from sandboxed_mcp.engine.dial import Endpoint, parse_endpoint
 from sandboxed_mcp.errors import ConfigError, EngineError, EngineNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import docker
 
@@ -33,19 +33,23 @@ MAX_API = (1, 47)
 PROBE_TIMEOUT_SECONDS = 5.0
 
 
-async def find_engine(environ: Mapping[str, str]) -> Engine:
+async def find_engine(
+    environ: Mapping[str, str], sockets: Sequence[Path] | None = None
+) -> Engine:
     """The engine to use, after it has answered a ping.
 
     Args:
         environ: The launcher's environment; `DOCKER_HOST`, `DOCKER_CONTEXT`, `DOCKER_CONFIG`,
             `DOCKER_TLS_VERIFY`, `DOCKER_CERT_PATH`, `XDG_RUNTIME_DIR` and `HOME` are read.
+        sockets: What to try when the environment names none; by default where Docker (rootful,
+            rootless, Desktop), Colima, OrbStack, Rancher Desktop and Podman listen.
 
     Raises:
         EngineNotFoundError: None answers; its text lists every address and the reason.
         ConfigError: `DOCKER_HOST` or the context is malformed.
     """
     tried: list[str] = []
-    for endpoint in _candidates(environ):
+    for endpoint in _candidates(environ, sockets or _default_sockets(environ)):
         found = await _probe(endpoint)
         if isinstance(found, Engine):
             return found
@@ -76,14 +80,14 @@ def sdk_client(engine: Engine) -> docker.DockerClient:
     )
 
 
-def _candidates(environ: Mapping[str, str]) -> list[Endpoint]:
+def _candidates(environ: Mapping[str, str], sockets: Sequence[Path]) -> list[Endpoint]:
     named = environ.get("DOCKER_HOST")
     if named:
         return [_with_tls(parse_endpoint(named, "DOCKER_HOST"), environ)]
     context = environ.get("DOCKER_CONTEXT") or _current_context(environ)
     if context and context != "default":
         return [_context_endpoint(context, environ)]
-    return [Endpoint(f"unix://{path}", "default socket") for path in _default_sockets(environ)]
+    return [Endpoint(f"unix://{path}", "default socket") for path in sockets]
 
 
 def _with_tls(endpoint: Endpoint, environ: Mapping[str, str]) -> Endpoint:

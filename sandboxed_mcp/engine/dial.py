@@ -108,7 +108,11 @@ async def dial(endpoint: Endpoint) -> EngineStream:
     if endpoint.tls_dir is None:
         return await anyio.connect_tcp(host, parts.port or DEFAULT_PORTS["tcp"])
     raw = await anyio.connect_tcp(host, parts.port or DEFAULT_PORTS["tls"])
-    return await TlsStream.wrap(raw, _tls_context(endpoint), host)
+    try:
+        return await TlsStream.wrap(raw, _tls_context(endpoint), host)
+    except BaseException:
+        await raw.aclose()
+        raise
 
 
 def _tls_context(endpoint: Endpoint) -> ssl.SSLContext:
