@@ -131,8 +131,12 @@ def _answers(spec: RulesetSpec) -> list[str]:
 
 
 def _render_loopback(spec: RulesetSpec) -> list[str]:
-    """Loopback is free, but for the memory that its flows take in the kernel."""
-    return [f"ct state new ct count over {spec.max_connections} goto deny_connections", "accept"]
+    """Loopback is free, but for the memory of its flows; it wakes no listener to flows."""
+    return [
+        "ct state new ct event set 0x0",
+        f"ct state new ct count over {spec.max_connections} goto deny_connections",
+        "accept",
+    ]
 
 
 def _render_upstreams(spec: RulesetSpec) -> list[str]:

@@ -28,6 +28,8 @@ __all__ = [
     "CREATE",
     "DUMP",
     "EXCLUSIVE",
+    "NETFILTER",
+    "SOCK_DIAG",
     "Message",
     "NetlinkError",
     "NetlinkSocket",
@@ -41,6 +43,9 @@ __all__ = [
     "split_messages",
 ]
 
+NETFILTER: Final = 12
+SOCK_DIAG: Final = 4
+
 ACK: Final = 0x4
 DUMP: Final = 0x300
 CREATE: Final = 0x400
@@ -49,10 +54,10 @@ _REQUEST: Final = 0x1
 
 _ERROR: Final = 2
 _DONE: Final = 3
-_NETLINK_NETFILTER: Final = 12
 _SOL_NETLINK: Final = 270
 _ADD_MEMBERSHIP: Final = 1
 _CAP_ACK: Final = 10
+_RECEIVE_BUFFER_FORCE: Final = 33
 _NESTED: Final = 0x8000
 _TYPE_MASK: Final = 0x3FFF
 
@@ -136,29 +141,36 @@ def split_messages(data: bytes) -> Iterator[Message]:
 
 
 class NetlinkSocket:
-    """A netfilter netlink socket in the network namespace of the calling thread.
+    """A netlink socket in the network namespace of the calling thread.
 
     A context manager; one user at a time.
     """
 
-    def __init__(self, groups: Iterable[int] = (), *, receive_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        groups: Iterable[int] = (),
+        *,
+        receive_bytes: int = 1 << 20,
+        protocol: int = NETFILTER,
+    ) -> None:
         """Open it.
 
         Args:
             groups: Multicast groups to join; needs NET_ADMIN.
             receive_bytes: What the kernel may queue before it drops events.
+            protocol: `NETFILTER` or `SOCK_DIAG`.
 
         Raises:
             OSError: The kernel has no netfilter netlink, or NET_ADMIN is missing.
         """
         self._sequence = 0
         self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol
         )
         try:
             self._socket.bind((0, 0))
             self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            _size_buffer(self._socket, receive_bytes)
             self._socket.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)
             for group in groups:
                 self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
@@ -203,6 +215,19 @@ class NetlinkSocket:
             raise NetlinkError(failure, os.strerror(failure))
         if awaited:
             raise NetlinkError(errno.EPROTO, f"{len(awaited)} requests were not acknowledged")
+
+    def ask(self, kind: int, payload: bytes) -> Message:
+        """Ask for one thing.
+
+        Raises:
+            NetlinkError: ENOENT when it is not there, or another refusal.
+        """
+        self._send([Request(kind, payload, 0)])
+        for message in self._drain():
+            if message.kind == _ERROR:
+                raise NetlinkError(_errno(message), os.strerror(_errno(message)))
+            return message
+        raise NetlinkError(errno.EPROTO, "the kernel did not answer")
 
     def dump(self, kind: int, payload: bytes) -> list[Message]:
         """Ask for a list.
@@ -252,6 +277,14 @@ class NetlinkSocket:
         """What the kernel queued while it handled the requests."""
         while messages := self.receive():
             yield from messages
+
+
+def _size_buffer(made: socket.socket, size: int) -> None:
+    """NET_ADMIN may go beyond net.core.rmem_max; without it the kernel cuts the size."""
+    try:
+        made.setsockopt(socket.SOL_SOCKET, _RECEIVE_BUFFER_FORCE, size)
+    except PermissionError:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
 
 def _errno(message: Message) -> int:

@@ -16,6 +16,7 @@ import pytest
 from sandboxed_mcp.egress.rules import NameRule, parse_egress, parse_rule
 from sandboxed_mcp.egress.ruleset import render_ruleset
 from sandboxed_mcp.egress.ruleset_values import Learned, RulesetSpec
+from sandboxed_mcp.gateway.conntrack import read_flow
 from sandboxed_mcp.gateway.netlink import NetlinkError, NetlinkSocket
 from sandboxed_mcp.gateway.sets import LearnedSets
 from tests.lab.fixtures import internet, pod, server
@@ -128,9 +129,6 @@ def test_denials_are_heard_within_a_tenth_of_a_second(pod: Pod, server: Prober) 
 def test_flows_are_heard_when_they_begin_and_with_their_bytes_when_they_end(
     internet: Internet, pod: Pod, server: Prober, protocol: str
 ) -> None:
-    pod.namespace.write_sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", 1)
-    pod.namespace.write_sysctl("net/netfilter/nf_conntrack_tcp_timeout_close", 1)
-    pod.namespace.write_sysctl("net/netfilter/nf_conntrack_tcp_timeout_last_ack", 1)
     pod.namespace.write_sysctl("net/netfilter/nf_conntrack_udp_timeout", 1)
     pod.namespace.write_sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", 1)
     with (
@@ -139,17 +137,35 @@ def test_flows_are_heard_when_they_begin_and_with_their_bytes_when_they_end(
     ):
         gate.learn(ALLOWED)
         assert server.exchange(protocol, ALLOWED, 5432, text="x" * 500).error is None
-        opened, closed = wait_event(gate, "opened"), wait_event(gate, "closed")
+        opened, closed = wait_events(gate, "opened", "closed")
         assert (opened.flow.slot, opened.flow.id) == (1, closed.flow.id)
         assert (str(closed.flow.address), closed.flow.port) == (ALLOWED, 5432)
         assert 500 < closed.flow.sent < 1000
         assert 500 < closed.flow.received < 1000
 
 
+def test_the_end_of_a_flow_is_told_once_and_its_bytes_grow_before(
+    internet: Internet, pod: Pod, server: Prober
+) -> None:
+    with open_echo(internet.namespace, ("tcp", ALLOWED, 5432)), open_gate(pod, DATABASE) as gate:
+        gate.learn(ALLOWED)
+        handle = server.dial("tcp", ALLOWED, 5432)
+        opened = wait_events(gate, "opened")[0].flow
+        assert gate.flows.poll(gate.netlink) == []
+        assert server.do("say", handle=handle, text="x" * 700).error is None
+        grown = read_flow(gate.netlink, opened)
+        assert grown is not None
+        assert grown.sent > 700
+        assert gate.end_flow(opened)
+        assert wait_events(gate, "closed")[0].flow.id == opened.id
+        assert gate.flows.poll(gate.netlink) == gate.flows.receive() == []
+        assert read_flow(gate.netlink, opened) is None
+
+
 def test_loopback_makes_no_flow_events(pod: Pod, server: Prober) -> None:
     with open_echo(pod.namespace, ("tcp", "127.0.0.1", 80)), open_gate(pod, DATABASE) as gate:
         assert server.exchange("tcp", "127.0.0.1", 80).text == "echo hello"
-        assert gate.flows.receive() == []
+        assert not select.select([gate.flows], [], [], 0.1)[0]
         assert gate.list_flows() == []
 
 
@@ -170,6 +186,7 @@ from ipaddress import ip_address
 from sandboxed_mcp.egress.rules import NameRule, parse_egress, parse_rule
 from sandboxed_mcp.egress.ruleset_values import Learned
 from sandboxed_mcp.gateway.conntrack import FLOW_GROUPS, FlowListener, list_flows
+from sandboxed_mcp.gateway.conntrack import read_flow
 from sandboxed_mcp.gateway.netlink import NetlinkSocket
 from sandboxed_mcp.gateway.nflog import DeniedListener
 from sandboxed_mcp.gateway.nft import load_ruleset
@@ -243,12 +260,13 @@ def wait_closed(server: Prober, seconds: float) -> None:
         assert time.monotonic() < deadline, "it is still open"
 
 
-def wait_event(gate: Gate, kind: str, *, within: float = 6.0) -> FlowEvent:
-    """Wait for a flow to begin or end."""
+def wait_events(gate: Gate, *kinds: str, within: float = 6.0) -> list[FlowEvent]:
+    """Wait for the next events, which must be of these kinds."""
     deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        select.select([gate.flows], [], [], 0.2)
-        for event in gate.flows.receive():
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"no flow {kind}")
+    seen: list[FlowEvent] = []
+    while len(seen) < len(kinds):
+        assert time.monotonic() < deadline, seen
+        select.select([gate.flows], [], [], 0.1)
+        seen += [*gate.flows.receive(), *gate.flows.poll(gate.netlink)]
+    assert tuple(event.kind for event in seen) == kinds
+    return seen

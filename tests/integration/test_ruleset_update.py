@@ -10,6 +10,7 @@ import pytest
 
 from sandboxed_mcp.egress.ruleset import render_ruleset
 from sandboxed_mcp.gateway.nft import NftError, load_ruleset, read_fingerprint
+from sandboxed_mcp.gateway.sockets import destroy_sockets
 from tests.lab.fixtures import internet, pod, server
 from tests.lab.gate import open_gate
 from tests.lab.servers import open_echo
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["internet", "pod", "server"]
 
 KEPT, REVOKED = "198.51.100.10", "198.51.100.20"
+REVOKED_V6 = "2001:db8:51::20"
 DENIED = "ECONNREFUSED"
 
 
@@ -69,6 +71,28 @@ def test_a_download_that_only_listens_is_cut_when_revoked_and_goes_on_when_kept(
         assert server.do("hear", handle=kept).text == "pushed"
         server.do("hear", handle=revoked)
         assert server.do("hear", handle=revoked).error == "ECONNRESET"
+
+
+def test_a_program_that_only_listens_is_woken_when_its_connection_is_revoked(
+    internet: Internet, pod: Pod, server: Prober
+) -> None:
+    places = [("tcp", address, 5432) for address in (KEPT, REVOKED, REVOKED_V6)]
+    with (
+        open_echo(internet.namespace, *places),
+        open_gate(pod, rules("tcp", KEPT, REVOKED, f"[{REVOKED_V6}]")) as gate,
+    ):
+        kept = server.dial("tcp", KEPT, 5432)
+        revoked = [server.dial("tcp", REVOKED, 5432), server.dial("tcp", REVOKED_V6, 5432)]
+        gate.apply(rules("tcp", KEPT))
+        ended = [flow for flow in gate.list_flows() if str(flow.address) != KEPT]
+        assert len(ended) == 2
+        pod.wire.clear()
+        assert pod.namespace.inside(lambda: destroy_sockets(ended)) == 2
+        for handle in revoked:
+            assert server.do("hear", handle=handle).error == "ECONNABORTED"
+        assert server.do("say", handle=kept).text == "echo hello"
+        assert pod.namespace.inside(lambda: destroy_sockets(ended)) == 0
+        assert {str(p.address) for p in pod.wire.packets(protocol="tcp")} == {KEPT}
 
 
 def test_a_udp_flow_ends_with_its_rule(internet: Internet, pod: Pod, server: Prober) -> None:
