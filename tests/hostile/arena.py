@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from sandboxed_mcp import ServerConfig
+from sandboxed_mcp.config.loading import load_server
 from tests.hostile.wire import Wire, open_wire, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
+
+    from sandboxed_mcp import ServerConfig
 
 __all__ = [
     "EXPOSED_LABEL",
@@ -110,9 +112,7 @@ class Hostile:
     @property
     def config(self) -> ServerConfig:
         """Its configuration for the library."""
-        return ServerConfig.model_validate(
-            {"name": self.name, "base_dir": self.folder, **self.table}
-        )
+        return load_server(self.file, self.name)
 
     def containers(self) -> list[str]:
         """Ids of its containers."""
@@ -182,7 +182,7 @@ class Arena:
                 yield wire
             finally:
                 wire.close_stdin()
-                subprocess.run(["docker", "rm", "-f", name], capture_output=True, check=False)
+                subprocess.run(["docker", "rm", "-fv", name], capture_output=True, check=False)
 
     @contextmanager
     def open_image(self, *changes: str, script: str = "true") -> Iterator[str]:
@@ -197,7 +197,7 @@ class Arena:
             docker("commit", *options, container, image)
             yield image
         finally:
-            docker("rm", "-f", container)
+            docker("rm", "-fv", container)
             docker("rmi", "-f", image)
 
 

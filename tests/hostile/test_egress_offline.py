@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 from contextlib import contextmanager
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TCP, UDP = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
 V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
-NO_WAY = {"ENETUNREACH", "EHOSTUNREACH", "EADDRNOTAVAIL", "EPERM", "EACCES"}
+NO_WAY = {"ENETUNREACH", "EHOSTUNREACH", "EADDRNOTAVAIL", "EPERM", "EACCES", "EINVAL"}
 
 DESTINATIONS = {
     "tcp": (V4, TCP, "198.51.100.9", 443),
@@ -46,9 +46,8 @@ def bridged(arena: Arena) -> Generator[Wire]:
 @pytest.fixture
 def listener() -> Iterator[tuple[str, int]]:
     """A listener on the bridge's own address: no packet leaves this machine."""
-    address = docker(
-        "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}"
-    )
+    subnet = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Subnet}}")
+    address = str(next(ip_network(subnet).hosts()))
     with socket.create_server((address, 0)) as server:
         yield address, server.getsockname()[1]
 
@@ -104,7 +103,6 @@ def open_abstract(name: str) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("\0" + name)
         server.listen()
-        threading.Thread(target=server.accept, daemon=True).start()
         yield
 
 

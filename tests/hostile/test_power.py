@@ -215,16 +215,3 @@ def test_no_socket_of_an_engine_is_visible(inside_as_root: Wire, arena: Arena) -
     assert inside_as_root.probe("insight.sockets") == []
     with arena.open_exposed("-v", "/var/run/docker.sock:/docker.sock") as exposed:
         assert exposed.probe("insight.sockets") == ["/docker.sock"]
-
-
-@pytest.mark.claim("power")
-def test_setuid_program_gains_nothing(arena: Arena) -> None:
-    script = "cp /usr/bin/id /suid-id && chmod 6755 /suid-id"
-    with arena.open_image(script=script) as image:
-        with arena.hostile(tag="suid", image=image).open() as wire:
-            said = wire.probe("insight.run_setuid", "/suid-id")
-        with arena.open_exposed("--user=65532", image=image) as exposed:
-            twin = exposed.probe("insight.run_setuid", "/suid-id")
-    assert "euid" not in said
-    assert "uid=65532" in said
-    assert "euid=0(root)" in twin

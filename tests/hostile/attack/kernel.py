@@ -65,7 +65,9 @@ _COLUMN = {"x86_64": 0, "aarch64": 1}[os.uname().machine]
 def call(name: str, *arguments: object, reached: tuple[int, ...] = ()) -> str:
     """One system call; an errno of `reached` means that it passed the permission check."""
     ctypes.set_errno(0)
-    result = LIBC.syscall(_NUMBERS[name][_COLUMN], *arguments)
+    # Whole registers: the upper half of a smaller argument on the stack would be garbage.
+    whole = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
+    result = LIBC.syscall(_NUMBERS[name][_COLUMN], *whole)
     code = ctypes.get_errno()
     if result >= 0 or code in reached:
         return "ok"
