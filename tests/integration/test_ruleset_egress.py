@@ -176,6 +176,20 @@ def test_nothing_but_tcp_and_udp_leaves(internet: Internet, pod: Pod, server: Pr
         gate.wait_denied("protocol", ALLOWED)
 
 
+def test_an_answer_that_comes_too_late_makes_no_icmp_and_no_denial(
+    internet: Internet, pod: Pod, server: Prober
+) -> None:
+    with (
+        open_echo(internet.namespace, ("udp", ALLOWED, 123), ("udp", ALLOWED, 124)),
+        open_gate(pod, [f"{ALLOWED}:123-124/udp"]) as gate,
+    ):
+        pod.wire.clear()
+        server.do("send", protocol="udp", address=ALLOWED, port=123)  # and closes at once
+        assert server.exchange("udp", ALLOWED, 124).text == "echo hello"
+        assert {packet.protocol for packet in pod.wire.packets()} == {"udp"}
+        assert gate.counts()["denied_protocol"].packets == 0
+
+
 @pytest.mark.parametrize("address", ["::ffff:198.51.100.20", "64:ff9b::a9fe:a9fe", "2002:a00::1"])
 def test_translated_addresses_are_judged_by_what_they_carry(
     internet: Internet, pod: Pod, server: Prober, address: str
