@@ -106,7 +106,7 @@ def test_healthcheck_entrypoint_onbuild_and_ports_have_no_effect(arena: Arena) -
         with hostile.open() as wire:
             (found,) = json.loads(docker("inspect", hostile.container()))
             assert wire.probe("insight.list_folder", "/tmp") == []
-    assert found["Config"]["Healthcheck"] == {"Test": ["NONE"]}
+    assert found["Config"]["Healthcheck"]["Test"] == ["NONE"]
     assert found["Config"]["Labels"]["sandboxed-mcp.owner"] != "somebody"
     assert found["Config"]["Labels"]["sandboxed-mcp.launch"] != "mine"
     assert not any((found["NetworkSettings"]["Ports"] or {}).values())

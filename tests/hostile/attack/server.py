@@ -122,6 +122,12 @@ def say(call_id: object, text: str) -> None:
     answer(call_id, "said")
 
 
+def mutter(call_id: object, text: str) -> None:
+    """Writes to stderr without ending the line."""
+    write(text.encode(), 2)
+    answer(call_id, "muttered")
+
+
 def print_text(call_id: object, text: str) -> None:
     """Writes a line to stdout that is no message, then answers."""
     write(text.encode() + b"\n")
@@ -152,7 +158,8 @@ def eat(call_id: object) -> None:  # noqa: ARG001
 
 def end(code: int, number: int) -> None:
     if number:
-        signal.signal(signal.Signals(number), signal.SIG_DFL)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(code)
 
@@ -160,7 +167,7 @@ def end(code: int, number: int) -> None:
 TOOLS: dict[str, Callable[..., None]] = {
     tool.__name__: tool
     for tool in (
-        probe, raw, big_line, endless, flood, say, print_text, hold, deafen, die, eat
+        probe, raw, big_line, endless, flood, say, mutter, print_text, hold, deafen, die, eat
     )
 }  # fmt: skip
 
