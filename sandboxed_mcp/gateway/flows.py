@@ -15,12 +15,12 @@ from sandboxed_mcp.egress.rules import Destination, NameRule, decide
 from sandboxed_mcp.egress.ruleset_values import UPSTREAM_SLOT, list_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from sandboxed_mcp.egress.addresses import IPAddress
     from sandboxed_mcp.egress.ruleset_values import Slot
     from sandboxed_mcp.egress.values import Egress
-    from sandboxed_mcp.gateway.conntrack import Flow, FlowListener
+    from sandboxed_mcp.gateway.conntrack import Flow, FlowEvent, FlowListener
     from sandboxed_mcp.gateway.nflog import DeniedListener, DeniedPacket
 
 __all__ = ["FlowReporter"]
@@ -75,6 +75,17 @@ class FlowReporter:
 
         return stop
 
+    def report_flows(self, events: Iterable[FlowEvent]) -> None:
+        """Report flows that began or ended under rules that do not verify TLS names."""
+        for event in events:
+            slot = self._slots.get((event.flow.generation, event.flow.slot))
+            if slot is None or _is_relayed(slot):
+                continue
+            if event.kind == "opened":
+                self._open(event.flow, slot)
+            else:
+                self._close(event.flow, slot)
+
     def find_forbidden(self, flows: list[Flow], egress: Egress, generation: int) -> list[Flow]:
         """Select the flows of earlier generations that the policy does not open any more."""
         return [
@@ -93,14 +104,7 @@ class FlowReporter:
         )
 
     def _read_flows(self, listener: FlowListener) -> None:
-        for event in listener.receive():
-            slot = self._slots.get((event.flow.generation, event.flow.slot))
-            if slot is None or _is_relayed(slot):
-                continue
-            if event.kind == "opened":
-                self._open(event.flow, slot)
-            else:
-                self._close(event.flow, slot)
+        self.report_flows(listener.receive())
 
     def _open(self, flow: Flow, slot: Slot) -> None:
         if len(self._started) < MAX_FLOWS:

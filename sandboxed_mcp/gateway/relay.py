@@ -128,40 +128,43 @@ class Relay:
             tasks.create_task(self._serve(client))
 
     async def _serve(self, client: socket.socket) -> None:
+        ended_well = False
         try:
             target = read_original_destination(client)
             if target is None or target == local_target(client):
                 self._report(Denied(layer="tls", reason="spoke to the relay directly"))
                 return
-            await self._judge(client, target)
+            ended_well = await self._judge(client, target)
         except OSError:
             pass  # the client is gone before it was admitted
         finally:
             self._count -= 1
-            reset(client)
+            client.close() if ended_well else reset(client)
 
-    async def _judge(self, client: socket.socket, target: Target) -> None:
+    async def _judge(self, client: socket.socket, target: Target) -> bool:
+        """See the connection through; whether it may be closed in the regular way."""
         reader = ClientHelloReader()
         outcome = await read_hello(client, reader)
         if isinstance(outcome, Incomplete) and not reader.received:
-            return
+            return False
         judged = judge_hello(self._policy, target, self._names(target.address), outcome)
-        if isinstance(judged, Rejected):
-            self._deny(target, judged)
-            if judged.alert is not None:
-                await say_farewell(client, render_alert(judged.alert))
-        else:
-            await self._carry(client, target, judged, bytes(reader.received))
+        if isinstance(judged, Admitted):
+            return await self._carry(client, target, judged, bytes(reader.received))
+        self._deny(target, judged)
+        if judged.alert is None:
+            return False
+        await say_farewell(client, render_alert(judged.alert))
+        return True
 
     async def _carry(
         self, client: socket.socket, target: Target, admitted: Admitted, hello: bytes
-    ) -> None:
-        """Dial the destination, then move bytes until both sides have ended."""
+    ) -> bool:
+        """Dial the destination, then move bytes until both sides have ended, or one fails."""
         started = self._clock()
         family = socket.AF_INET if isinstance(target.address, IPv4Address) else socket.AF_INET6
         with socket.socket(family, socket.SOCK_STREAM) as outside:
             pair = SplicedPair(client, outside, self._pipes)
-            reason, sent = "closed", 0
+            reason, sent = "", 0
             try:
                 await self._dial(outside, target)
                 self._report(_opened(target, admitted))
@@ -180,9 +183,10 @@ class Relay:
                         sent=sent + pair.sent,
                         received=pair.received,
                         seconds=round(self._clock() - started, 3),
-                        reason=reason,
+                        reason=reason or "closed",
                     )
                 )
+        return not reason
 
     async def _dial(self, outside: socket.socket, target: Target) -> None:
         outside.setblocking(False)
@@ -200,7 +204,6 @@ class Relay:
             await connection.pair.run()
         finally:
             self._open.discard(connection)
-        client.shutdown(socket.SHUT_RDWR)
 
     def _deny(self, target: Target, rejected: Rejected) -> None:
         self._report(

@@ -30,6 +30,7 @@ from sandboxed_mcp.gateway.relay import Relay, open_relay
 from sandboxed_mcp.gateway.relay_policy import RelayPolicy
 from sandboxed_mcp.gateway.resolver import NameResolver
 from sandboxed_mcp.gateway.sets import LearnedSets
+from sandboxed_mcp.gateway.sockets import destroy_sockets
 from sandboxed_mcp.gateway.upstream import UpstreamClient, parse_resolv_conf
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Gateway", "choose_resolvers", "open_gateway"]
 
 PROBE_SECONDS: Final = 5.0
-PURGE_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 2.0
+POLLS_A_PURGE: Final = 30
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
 
 
@@ -152,10 +154,12 @@ class Gateway:
                 self._report(CanaryChecked(passed=False, detail=str(error)))
                 raise
 
-    async def purge(self) -> None:
-        """Forget what has run out, every `PURGE_SECONDS`."""
+    async def tend(self, listener: FlowListener, requests: NetlinkSocket) -> None:
+        """Tell of flows that have ended, and forget names that have run out."""
         while True:
-            await asyncio.sleep(PURGE_SECONDS)
+            for _ in range(POLLS_A_PURGE):
+                await asyncio.sleep(POLL_SECONDS)
+                self.flows.report_flows(listener.poll(requests))
             self._learned.purge(time.monotonic())
 
     def _end_connections(self, policy: Policy) -> int:
@@ -165,7 +169,9 @@ class Gateway:
         with NetlinkSocket() as netlink:
             flows = list_flows(netlink)
             forbidden = self.flows.find_forbidden(flows, policy.egress, policy.generation)
-            return ended + sum(end_flow(netlink, flow) for flow in forbidden)
+            ended += sum(end_flow(netlink, flow) for flow in forbidden)
+        destroy_sockets(forbidden)
+        return ended
 
     def _name_policy(self, policy: Policy) -> NamePolicy:
         return NamePolicy(
@@ -203,6 +209,7 @@ async def open_gateway(
     async with contextlib.AsyncExitStack() as stack:
         sets = LearnedSets(stack.enter_context(NetlinkSocket()))
         flows = FlowListener(stack.enter_context(NetlinkSocket(FLOW_GROUPS)))
+        requests = stack.enter_context(NetlinkSocket())
         log_socket = stack.enter_context(NetlinkSocket())
         denied = DeniedListener(log_socket, kernel.spec.log_group)
         gateway = Gateway(policy, kernel, link, sets, report)
@@ -216,7 +223,7 @@ async def open_gateway(
         stack.callback(gateway.flows.watch(flows, denied))
         await gateway.enforce()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        for work in (gateway.watch(), gateway.purge()):
+        for work in (gateway.watch(), gateway.tend(flows, requests)):
             stack.callback(tasks.create_task(work).cancel)
         yield gateway
 

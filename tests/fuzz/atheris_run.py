@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 _INSTRUMENTED = (
+    "dns",
     "sandboxed_mcp.gateway.tls",
     "sandboxed_mcp.gateway.question",
     "sandboxed_mcp.gateway.answer",
