@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
 import click
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from mcp import Client
+    from mcp import Client, MCPError
     from mcp_types import CallToolResult, Tool
 
     from sandboxed_mcp.config.resolved import ResolvedServer
@@ -34,6 +34,7 @@ PAGES: Final = 100
 LIST_SECONDS: Final = 60.0
 ERROR_CHARS: Final = 20_000
 FROM_STDIN: Final = "-"
+NO_ANSWER: Final = frozenset({-32000, -32001})  # connection closed, timeout
 
 _Answer = TypeVar("_Answer")
 
@@ -137,10 +138,7 @@ def _ask(
     try:
         return anyio.run(session)
     except MCPError as error:
-        said = sanitize(error.error.message, ERROR_CHARS, multiline=True)
-        raise click.ClickException(
-            f"server '{server.name}' answered with error {error.error.code}: {said}"
-        ) from error
+        raise click.ClickException(f"server '{server.name}' {_describe(error)}") from error
     except ValidationError as error:
         raise click.ClickException(
             f"server '{server.name}' gave an answer that MCP does not allow: "
@@ -148,9 +146,19 @@ def _ask(
         ) from error
 
 
+def _describe(error: MCPError) -> str:
+    """What an error answer says; the two codes of our own side tell of no answer at all."""
+    said = sanitize(error.error.message, ERROR_CHARS, multiline=True).strip()
+    if error.error.code in NO_ANSWER:
+        return f"did not answer: {said.removeprefix('Connection closed: ')}"
+    return f"answered with error {error.error.code}: {said}"
+
+
 def _first_of(group: ExceptionGroup[Exception]) -> Exception:
     first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, ExceptionGroup) else first
+    while isinstance(first, ExceptionGroup):
+        first = cast("ExceptionGroup[Exception]", first).exceptions[0]
+    return first
 
 
 async def _list_tools(client: Client) -> list[Tool]:

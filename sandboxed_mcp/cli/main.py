@@ -29,7 +29,7 @@ _HOMES: Final = {
     "ps": "running",
     "stop": "running",
     "gc": "running",
-    "logs": "running",
+    "logs": "logs",
     "doctor": "doctor",
     "build": "build",
     "schema": "schema",

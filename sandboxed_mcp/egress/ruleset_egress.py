@@ -29,6 +29,8 @@ DISCOVERY: Final = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } ip6 
 _CHATTER: Final = (
     "ip protocol igmp counter drop",
     "icmpv6 type { 131, 132, 133, 143 } counter drop",  # MLD, router solicitation
+    "icmp type { destination-unreachable, time-exceeded, parameter-problem } counter drop",
+    "icmpv6 type { 1, 2, 3, 4 } counter drop",  # errors, such as a datagram that came too late
 )
 """What the kernel says by itself: not the server's doing, so not reported; not let out either."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandboxed_mcp.egress.ruleset_values import Gateway
 from tests.lab.fixtures import internet, pod, server
 from tests.lab.gate import UPSTREAM, open_gate
 from tests.lab.prober import open_prober
@@ -210,10 +211,14 @@ def test_forged_answers_never_reach_the_gateways_port(
     """Every id, from the server's own addresses, while a question of the gateway's is open."""
     with (
         open_echo(internet.namespace, ("udp", UPSTREAM, 53)),
-        open_gate(pod, VERIFIED) as gate,
+        pod.namespace.inside(lambda: gate_socket(Gateway().mark)) as port,
     ):
-        port = pod.namespace.inside(lambda: gate_socket(gate.spec.gateway.mark))
-        with port:
+        port.settimeout(2)
+        once = {"first": 20123, "last": 20123, "count": 1, "data": QUERY[4:]}
+        server.start("flood_ids", addresses=["127.0.0.1"], **once)
+        assert server.finish().number == 1
+        assert port.recv(4096)  # without rules the forgery arrives
+        with open_gate(pod, VERIFIED) as gate:
             number = port.getsockname()[1]
             listed = server.do("read", path="/proc/net/udp").text
             assert f"{number:04X}" in listed  # the server can see it
