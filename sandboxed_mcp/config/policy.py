@@ -11,7 +11,14 @@ import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
 from pydantic.json_schema import WithJsonSchema
 
 from sandboxed_mcp.config.problems import RefusedError, Table, refusing_rules, shown
@@ -22,7 +29,7 @@ from sandboxed_mcp.egress.sizes import parse_size, render_size
 if TYPE_CHECKING:
     from sandboxed_mcp.egress.rules import Egress
 
-__all__ = ["CALLER", "Limits", "Policy", "enforceable"]
+__all__ = ["CALLER", "Limits", "Policy"]
 
 CALLER: Final = "caller"
 """The `user` that stands for whoever launches the sandbox."""
@@ -31,8 +38,6 @@ KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 _USER: Final = re.compile(r"(0|[1-9][0-9]{0,9})(?::(0|[1-9][0-9]{0,9}))?\Z")
 _LARGEST_ID: Final = (1 << 31) - 2
-# gVisor's netstack sends through packet sockets, which the gateway's `output` hook never sees.
-_OWN_STACK: Final = frozenset({"runsc", "runsc-kvm", "gvisor"})
 _RUNTIME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 _SIZE_SCHEMA: Final = {
@@ -215,17 +220,3 @@ class Policy(Table):
     user: Annotated[str, BeforeValidator(_parse_user)] = "65532:65532"
     runtime: Annotated[str | None, BeforeValidator(_parse_runtime)] = None
     dns: Annotated[tuple[str, ...], AfterValidator(_check_dns)] = ()
-
-
-def enforceable(policy: Policy) -> str | None:
-    """Say why a valid policy cannot be enforced by this version.
-
-    Returns:
-        One clause for a person; None when the policy can be enforced.
-    """
-    if policy.egress != () and policy.runtime in _OWN_STACK:
-        return (
-            f"runtime '{policy.runtime}' sends through its own network stack, past the rules of "
-            "the gateway"
-        )
-    return None

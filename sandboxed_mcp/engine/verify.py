@@ -90,7 +90,7 @@ def _compare_fields(fields: Mapping[str, str], wanted: int) -> Iterator[str]:
 
 def _compare_host(asked: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     for key in _EXACT:
-        if host.get(key) != asked[key]:
+        if (host.get(key) or None) != (asked[key] or None):  # an engine may write null for {}
             yield f"{key} is {host.get(key)!r}, not {asked[key]!r}"
     for key in _EMPTY:
         if host.get(key):

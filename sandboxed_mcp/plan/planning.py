@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from sandboxed_mcp.config.policy import enforceable
 from sandboxed_mcp.egress.rules import render_egress
 from sandboxed_mcp.errors import ConfigError
 from sandboxed_mcp.plan.values import (
@@ -49,16 +48,8 @@ def plan_sandbox(
         observe: Whether nothing may leave, and what the server wants is recorded.
 
     Raises:
-        ConfigError: The policy cannot be enforced, or the image asks for something unsafe.
+        ConfigError: The image asks for something unsafe.
     """
-    reason = enforceable(server.policy)
-    if reason is not None:
-        raise ConfigError(
-            f"servers.{server.name}.policy.runtime",
-            reason,
-            "leave the runtime out, or remove the egress rules",
-            file=server.origin,
-        )
     _refuse_workdir(server, image)
     minimum = {"HOME": HOME, "HOSTNAME": "sandbox"}
     return SandboxPlan(

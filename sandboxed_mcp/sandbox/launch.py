@@ -56,6 +56,10 @@ __all__ = ["image_fix", "open_sandbox", "plan_launch"]
 REMOVE_SECONDS: Final = 10.0
 REMOVE_POLL_SECONDS: Final = 0.02
 
+# Programs that run a container on the host kernel's network stack. gVisor's own stack sends
+# through packet sockets and a virtual machine through a tap: neither meets the `output` hook.
+_KERNEL_STACK: Final = frozenset({"runc", "crun", "youki", "io.containerd.runc.v2"})
+
 _T = TypeVar("_T")
 
 
@@ -182,6 +186,7 @@ class _Launch:
         container = await self._create(render_create(plan, gateway), plan.image)
         sandbox = await self._attach(plan, container, link)
         if link is not None:
+            await self._check_runtime(container)
             await link.wait_ready()
             self._watch(link, sandbox)
         await self._start(container, net_admin=False)
@@ -233,6 +238,32 @@ class _Launch:
         await self._start(container, net_admin=True)
         return link, container
 
+    async def _check_runtime(self, container: str) -> None:
+        """Refuses a runtime whose own network stack sends past the gateway's rules.
+
+        Raises:
+            ConfigError: It is not known to use the network namespace's own stack.
+        """
+        found = await self._engine.inspect(container)
+        runtime: str = (found or {"HostConfig": {}})["HostConfig"].get("Runtime") or "unknown"
+        if runtime in _KERNEL_STACK:
+            return
+        known: Mapping[str, Any] = (await self._engine.info()).get("Runtimes") or {}
+        settings: Mapping[str, Any] = known.get(runtime) or {}
+        program = str(settings.get("path", runtime)).rpartition("/")[2]
+        if program in _KERNEL_STACK:
+            return
+        if program == "runsc" and "--network=host" in (settings.get("runtimeArgs") or []):
+            return
+        raise ConfigError(
+            f"servers.{self._resolved.name}.policy.runtime",
+            f"runtime '{runtime}' is not known to send through the network namespace's own stack, "
+            "so that egress rules would not bind it",
+            "use runc, crun or youki (or runsc with --network=host in the engine's configuration), "
+            "or remove the egress rules",
+            file=self._resolved.origin,
+        )
+
     def _watch(self, link: GatewayLink, sandbox: Sandbox) -> None:
         async def kill_without_gateway() -> None:
             await link.ended.wait()
@@ -241,9 +272,7 @@ class _Launch:
         if self._tasks is not None:
             self._tasks.start_soon(kill_without_gateway)
 
-    async def _attach(
-        self, plan: SandboxPlan, container: str, link: GatewayLink | None
-    ) -> Sandbox:
+    async def _attach(self, plan: SandboxPlan, container: str, link: GatewayLink | None) -> Sandbox:
         stream = await self._engine.attach(container)
         self._undo.push_async_callback(_shielded, stream.aclose)
         exits = await self._undo.enter_async_context(
