@@ -125,6 +125,10 @@ class StartTimeoutError(LaunchError):
     """The server was not ready in time."""
 
 
+SIGNAL_BASE = 128
+LAST_SIGNAL = 64
+
+
 @dataclass(frozen=True)
 class ExitStatus:
     """How a server's container ended.
@@ -143,8 +147,8 @@ class ExitStatus:
     @property
     def signal(self) -> int | None:
         """The signal number when the exit code says that one ended the server."""
-        if self.code is not None and 128 < self.code <= 128 + 64:
-            return self.code - 128
+        if self.code is not None and SIGNAL_BASE < self.code <= SIGNAL_BASE + LAST_SIGNAL:
+            return self.code - SIGNAL_BASE
         return None
 
     def __str__(self) -> str:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "BadLine",
@@ -15,6 +19,7 @@ __all__ = [
     "EventsDropped",
     "Exited",
     "MemoryLimitReached",
+    "NetworkEvent",
     "Started",
     "StderrDropped",
     "render_event",
@@ -43,7 +48,7 @@ class Started(Event):
     Attributes:
         container: The engine's container id.
         image: The image id that was started.
-        network: What the server can reach: `none` for an offline sandbox.
+        network: What it can reach: `none`, `rules`, `unrestricted` or `observed`.
     """
 
     container: str
@@ -108,6 +113,23 @@ class Exited(Event):
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkEvent(Event):
+    """Something that the sandbox's gateway saw or did.
+
+    Attributes:
+        kind: What: `dns`, `connect`, `close`, `deny`, `policy`, `ready`, ...
+        details: The fields of that kind; the texts in it are the server's, escaped and cut.
+    """
+
+    kind: str
+    details: Mapping[str, Any]
+
+
 def render_event(event: Event) -> str:
-    """One line of JSON (RFC 8259) without a newline; `event` names the type."""
-    return json.dumps({"event": type(event).__name__, **asdict(event)}, ensure_ascii=True)
+    """One line of JSON (RFC 8259) without a newline; `event` names the type or the kind."""
+    values = asdict(event)
+    if isinstance(event, NetworkEvent):
+        details = values.pop("details")
+        return json.dumps({"event": values.pop("kind"), **values, **details}, ensure_ascii=True)
+    return json.dumps({"event": type(event).__name__, **values}, ensure_ascii=True)

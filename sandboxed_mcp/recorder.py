@@ -83,6 +83,8 @@ class Recorder:
         self._launch = launch
         self.events = EventQueue()
 
-    def record(self, kind: type[Event], **fields: Any) -> None:  # noqa: ANN401 - the event's own
+    def record(self, event_type: type[Event], /, **fields: Any) -> None:  # noqa: ANN401 - the event's own
         """Queues an event of this launch, stamped now."""
-        self.events.put(kind(time=time.time(), server=self._server, launch=self._launch, **fields))
+        self.events.put(
+            event_type(time=time.time(), server=self._server, launch=self._launch, **fields)
+        )

@@ -14,6 +14,7 @@ import signal
 import socket
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -27,6 +28,8 @@ from sandboxed_mcp.errors import EngineError, ExitStatus
 from sandboxed_mcp.events import BadLine, StderrDropped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anyio.abc import TaskGroup
 
     from sandboxed_mcp.sandbox import Sandbox
@@ -138,9 +141,12 @@ class _Relay:
         self.over.set()
 
     def _tell(self, event: anyio.Event) -> None:
-        """Sets an event of the loop from a thread; the loop may be gone already."""
+        self._in_loop(event.set)
+
+    def _in_loop(self, step: Callable[[], object]) -> None:
+        """Does a step in the event loop, from a thread; the loop may be gone already."""
         with suppress(RuntimeError):
-            anyio.from_thread.run_sync(event.set, token=self._token)
+            anyio.from_thread.run_sync(step, token=self._token)
 
     def _run_input(self, connection: socket.socket, _: bytes) -> None:
         data = read_some(self._stdin, READ_BYTES)
@@ -204,7 +210,15 @@ class _Relay:
         head = self._sandbox.redactor.redact(bad.head)
         answered = bool(bad.replies)
         self._errors.note(f"stdout line not passed on: {bad.reason}: {head}")
-        self._sandbox.recorder.record(BadLine, head=head, reason=bad.reason, answered=answered)
+        self._in_loop(
+            partial(
+                self._sandbox.recorder.record,
+                BadLine,
+                head=head,
+                reason=bad.reason,
+                answered=answered,
+            )
+        )
         return list(bad.replies)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from sandboxed_mcp.config.policies import load_policy
-from sandboxed_mcp.config.policy import enforceable
 from sandboxed_mcp.egress.rules import Unrestricted, render_rule
 from sandboxed_mcp.egress.sizes import render_size
 
@@ -34,8 +33,6 @@ def check(file: Path) -> None:
     click.echo(f"{file}: valid")
     for line in _describe(checked):
         click.echo(f"  {line}")
-    if (reason := enforceable(checked)) is not None:
-        click.echo(f"  note     {reason}")
 
 
 def _describe(checked: Policy) -> list[str]:

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import math
 import re
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
 from pydantic.json_schema import WithJsonSchema
 
 from sandboxed_mcp.config.problems import RefusedError, Table, refusing_rules, shown
+from sandboxed_mcp.egress.addresses import classify
 from sandboxed_mcp.egress.rules import parse_egress, render_egress
 from sandboxed_mcp.egress.sizes import parse_size, render_size
 
 if TYPE_CHECKING:
     from sandboxed_mcp.egress.rules import Egress
 
-__all__ = ["CALLER", "Limits", "Policy", "enforceable"]
+__all__ = ["CALLER", "Limits", "Policy"]
 
 CALLER: Final = "caller"
 """The `user` that stands for whoever launches the sandbox."""
@@ -153,6 +162,32 @@ def _parse_runtime(value: object) -> str | None:
     )
 
 
+def _check_dns(resolvers: tuple[str, ...]) -> tuple[str, ...]:
+    for index, text in enumerate(resolvers):
+        host, _, port = text.rpartition(":") if _has_port(text) else (text, "", "53")
+        try:
+            address = ip_address(host.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            address = None
+        if address is None or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise RefusedError(
+                f"{shown(text)} is not the address of a resolver",
+                'write an address such as "198.51.100.53", or "198.51.100.53:53"',
+                f"[{index}]",
+            )
+        if classify(address) == "never":
+            raise RefusedError(
+                f"{shown(text)} cannot be reached from a sandbox",
+                "name a resolver on a network, not a loopback or link-local address",
+                f"[{index}]",
+            )
+    return resolvers
+
+
+def _has_port(text: str) -> bool:
+    return text.startswith("[") or text.count(":") == 1
+
+
 if TYPE_CHECKING:
     _EgressField = Egress
 else:  # the annotation of a field is looked into, and the rules are no concern of pydantic
@@ -174,6 +209,8 @@ class Policy(Table):
             that is root; `0:0` is root, spelled out. A `uid` alone means the group of the same
             number.
         runtime: The engine's name of an OCI runtime; None for the engine's default.
+        dns: The resolvers that allowed names are asked of, as `ADDRESS` or `ADDRESS:PORT` (IPv6
+            in brackets when there is a port); empty for the engine's own.
     """
 
     parts = {"limits": Limits}  # noqa: RUF012 - the base declares it a class variable
@@ -182,14 +219,4 @@ class Policy(Table):
     limits: Limits = Field(default_factory=Limits)
     user: Annotated[str, BeforeValidator(_parse_user)] = "65532:65532"
     runtime: Annotated[str | None, BeforeValidator(_parse_runtime)] = None
-
-
-def enforceable(policy: Policy) -> str | None:
-    """Say why a valid policy cannot be enforced by this version.
-
-    Returns:
-        One clause for a person; None when the policy can be enforced.
-    """
-    if policy.egress != ():
-        return "egress rules are valid but not yet enforceable; only egress = [] is"
-    return None
+    dns: Annotated[tuple[str, ...], AfterValidator(_check_dns)] = ()

@@ -33,9 +33,7 @@ MAX_API = (1, 47)
 PROBE_TIMEOUT_SECONDS = 5.0
 
 
-async def find_engine(
-    environ: Mapping[str, str], sockets: Sequence[Path] | None = None
-) -> Engine:
+async def find_engine(environ: Mapping[str, str], sockets: Sequence[Path] | None = None) -> Engine:
     """The engine to use, after it has answered a ping.
 
     Args:

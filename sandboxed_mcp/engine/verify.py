@@ -1,4 +1,4 @@
-"""What the engine made of a plan, compared with what was asked. Pure.
+"""What the engine made of a create request, compared with what was asked. Pure.
 
 An engine may drop a limit that its kernel lacks, or add to what was asked by its own
 configuration. Every difference is named; the caller stops at the first launch that has one.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sandboxed_mcp.plan import SandboxPlan, render_create
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["compare_plan"]
+    from sandboxed_mcp.plan import ImageFacts
+
+__all__ = ["compare_container", "compare_status"]
 
 _EXACT = (
     "NetworkMode",
@@ -30,7 +30,6 @@ _EXACT = (
     "Tmpfs",
 )
 _EMPTY = (
-    "CapAdd",
     "Devices",
     "DeviceRequests",
     "DeviceCgroupRules",
@@ -45,28 +44,53 @@ _EMPTY = (
     "UsernsMode",
     "VolumesFrom",
 )
+_NET_ADMIN = 1 << 12
 
 
-def compare_plan(plan: SandboxPlan, found: Mapping[str, Any]) -> tuple[str, ...]:
+def compare_container(
+    asked: Mapping[str, Any], image: ImageFacts, found: Mapping[str, Any]
+) -> tuple[str, ...]:
     """One sentence for each setting that differs.
 
     Args:
-        plan: What was asked.
+        asked: The body of the create request.
+        image: What the engine knows of the image.
         found: The engine's answer to `GET /containers/ID/json` (Docker Engine API 1.41).
     """
-    asked = render_create(plan)
     host = found["HostConfig"]
     return (
         *_compare_host(asked["HostConfig"], host),
-        *_compare_security(host),
-        *_compare_process(plan, asked, found),
-        *_compare_mounts(plan, found.get("Mounts") or []),
+        *_compare_security(asked["HostConfig"], host),
+        *_compare_process(asked, image, found),
+        *_compare_mounts(asked["HostConfig"], found.get("Mounts") or []),
     )
+
+
+def compare_status(status: str, *, net_admin: bool) -> tuple[str, ...]:
+    """What a running process really has, against what it shall have.
+
+    Args:
+        status: The text of /proc/PID/status (proc(5)).
+        net_admin: Whether it shall have CAP_NET_ADMIN; any other capability is a difference.
+    """
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    wanted = _NET_ADMIN if net_admin else 0
+    return tuple(_compare_fields(fields, wanted))
+
+
+def _compare_fields(fields: Mapping[str, str], wanted: int) -> Iterator[str]:
+    for name in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"):
+        if int(fields.get(name, "f"), 16) & ~wanted:
+            yield f"the process has {name} {fields.get(name, 'unknown')}"
+    if fields.get("NoNewPrivs") != "1":
+        yield "the process may gain privileges (NoNewPrivs is not set)"
+    if fields.get("Seccomp") != "2":
+        yield "the process has no seccomp filter"
 
 
 def _compare_host(asked: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     for key in _EXACT:
-        if host.get(key) != asked[key]:
+        if (host.get(key) or None) != (asked[key] or None):  # an engine may write null for {}
             yield f"{key} is {host.get(key)!r}, not {asked[key]!r}"
     for key in _EMPTY:
         if host.get(key):
@@ -80,10 +104,11 @@ def _compare_host(asked: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator
         yield f"Runtime is {host.get('Runtime')!r}, not {asked['Runtime']!r}"
 
 
-def _compare_security(host: Mapping[str, Any]) -> Iterator[str]:
-    dropped: list[str] = host.get("CapDrop") or []
-    if [name.upper() for name in dropped] != ["ALL"]:
-        yield f"CapDrop is {host.get('CapDrop')!r}, not ['ALL']"
+def _compare_security(asked: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("CapDrop", "CapAdd"):
+        found, wanted = _capabilities(host.get(key)), _capabilities(asked.get(key))
+        if found != wanted:
+            yield f"{key} is {found!r}, not {wanted!r}"
     options: list[str] = list(host.get("SecurityOpt") or [])
     if not {"no-new-privileges", "no-new-privileges:true"} & set(options):
         yield f"SecurityOpt is {options!r}, without no-new-privileges"
@@ -92,39 +117,44 @@ def _compare_security(host: Mapping[str, Any]) -> Iterator[str]:
             yield f"SecurityOpt holds {option!r}"
 
 
+def _capabilities(names: list[str] | None) -> list[str]:
+    return sorted(name.upper().removeprefix("CAP_") for name in names or [])
+
+
 def _compare_process(
-    plan: SandboxPlan, asked: Mapping[str, Any], found: Mapping[str, Any]
+    asked: Mapping[str, Any], image: ImageFacts, found: Mapping[str, Any]
 ) -> Iterator[str]:
     config = found["Config"]
-    if found.get("Image") != plan.image.id:
-        yield f"the image is {found.get('Image')!r}, not {plan.image.id!r}"
+    if found.get("Image") != image.id:
+        yield f"the image is {found.get('Image')!r}, not {image.id!r}"
     if config.get("User") != asked["User"]:
         yield f"User is {config.get('User')!r}, not {asked['User']!r}"
     if found.get("AppArmorProfile") == "unconfined":
         yield "the AppArmor profile is 'unconfined'"
-    yield from _compare_env(plan, asked["Env"], config.get("Env") or [])
+    yield from _compare_env(image, asked["Env"], config.get("Env") or [])
     labels: dict[str, str] = config.get("Labels") or {}
-    for name, value in plan.labels.items():
+    for name, value in asked["Labels"].items():
         if labels.get(name) != value:
             yield f"label {name} is {labels.get(name)!r}"
 
 
-def _compare_env(plan: SandboxPlan, asked: list[str], found: list[str]) -> Iterator[str]:
+def _compare_env(image: ImageFacts, asked: list[str], found: list[str]) -> Iterator[str]:
     # Names only: a value may be a secret.
     declared = {entry.partition("=")[0] for entry in asked}
-    inherited = [e for e in plan.image.env if e.partition("=")[0] not in declared]
+    inherited = [e for e in image.env if e.partition("=")[0] not in declared]
     expected = {*asked, *inherited}
     for entry in sorted(set(found) ^ expected):
         yield f"the environment differs in {entry.partition('=')[0]}"
 
 
-def _compare_mounts(plan: SandboxPlan, found: list[Mapping[str, Any]]) -> Iterator[str]:
-    expected = {m.target: (m.source, not m.read_only) for m in plan.mounts}
-    if plan.secrets_dir is not None:
-        expected["/run/secrets"] = (plan.secrets_dir, False)
+def _compare_mounts(asked: Mapping[str, Any], found: list[Mapping[str, Any]]) -> Iterator[str]:
+    expected = {m["Target"]: (m["Source"], not m["ReadOnly"]) for m in asked["Mounts"]}
+    for bind in asked.get("Binds", []):
+        source, target, options = bind.rsplit(":", 2)
+        expected[target] = (source, options.startswith("rw"))
     for mount in found:
         target = mount.get("Destination", "")
-        if mount.get("Type") == "tmpfs" and target in {"/tmp", *plan.volumes}:  # noqa: S108
+        if mount.get("Type") == "tmpfs" and target in asked["Tmpfs"]:
             continue
         wanted = expected.pop(target, None)
         if wanted is None or mount.get("Type") != "bind":

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from sandboxed_mcp.cli.policy import policy as policy_command
 from sandboxed_mcp.config.policies import find_policy, load_policy, packaged_policies
-from sandboxed_mcp.config.policy import Limits, Policy, enforceable
+from sandboxed_mcp.config.policy import Limits, Policy
 from sandboxed_mcp.config.problems import RefusedError
 from sandboxed_mcp.config.sources import Host
 from sandboxed_mcp.egress.rules import UNRESTRICTED, parse_rule
@@ -186,12 +186,24 @@ def test_junk_is_a_policy_or_a_config_error(settings: dict[str, object]) -> None
         make_policy(**settings)
 
 
-def test_only_no_egress_is_enforceable_for_now() -> None:
-    assert enforceable(Policy()) is None
-    for egress in (["a.example"], "unrestricted"):
-        reason = enforceable(make_policy(egress=egress))
-        assert reason is not None
-        assert "not yet enforceable" in reason
+def test_resolvers_are_addresses_with_or_without_a_port() -> None:
+    resolvers = ("198.51.100.53", "198.51.100.53:5353", "2001:db8::53", "[2001:db8::53]:53")
+    assert make_policy(dns=list(resolvers)).dns == resolvers
+
+
+@pytest.mark.parametrize(
+    ("resolver", "problem"),
+    [
+        ("dns.example.com", "'dns.example.com' is not the address of a resolver"),
+        ("198.51.100.53:0", "'198.51.100.53:0' is not the address of a resolver"),
+        ("127.0.0.11", "'127.0.0.11' cannot be reached from a sandbox"),
+        ("169.254.169.254", "'169.254.169.254' cannot be reached from a sandbox"),
+    ],
+)
+def test_resolver_that_cannot_be_asked_is_refused(resolver: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_policy(dns=["198.51.100.53", resolver])
+    assert str(caught.value).startswith(f"dns[1]: {problem}; ")
 
 
 def test_an_error_of_a_policy_file_names_the_file(tmp_path: Path) -> None:
@@ -248,7 +260,6 @@ def test_policy_check_shows_what_a_policy_grants(tmp_path: Path) -> None:
     assert f"{path}: valid" in result.output
     assert "egress   *.a.example:443" in result.output
     assert "pids 7" in result.output
-    assert "not yet enforceable" in result.output
 
 
 def test_policy_check_shows_unrestricted_in_capitals(tmp_path: Path) -> None:

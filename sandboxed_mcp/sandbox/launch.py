@@ -1,0 +1,323 @@
+"""Carries a plan out and undoes it: `open_sandbox`.
+
+Opening an offline sandbox: engine, image, secret files, watchdog, create, compare with the
+plan, attach, start. With egress rules the gateway comes first: create, compare, attach, start,
+policy; the server is created meanwhile and started only when the gateway says that its rules
+stand. Closing, in reverse and shielded from cancellation, every wait bounded: end of input,
+SIGTERM, SIGKILL, remove, secret files, watchdog; then what dead launchers left behind goes too.
+Whatever fails on the way in undoes what was done, and the error that made it fail is the one
+that is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import anyio
+
+from sandboxed_mcp.config.resolve import resolve_server
+from sandboxed_mcp.config.resolved import ResolvedServer
+from sandboxed_mcp.engine.connection import find_engine
+from sandboxed_mcp.engine.orphans import sweep_orphans
+from sandboxed_mcp.engine.owner import describe_owner
+from sandboxed_mcp.engine.secret_files import make_secret_folder, open_secret_files
+from sandboxed_mcp.engine.verify import compare_container, compare_status
+from sandboxed_mcp.engine.watchdog import watchdog_of_this_process
+from sandboxed_mcp.errors import ConfigError, EngineError, PlanMismatchError, StartTimeoutError
+from sandboxed_mcp.events import Started
+from sandboxed_mcp.plan import (
+    GATEWAY_IMAGE,
+    GatewayPlan,
+    ImageFacts,
+    LaunchIdentity,
+    SandboxPlan,
+    plan_sandbox,
+    render_create,
+    render_gateway,
+)
+from sandboxed_mcp.recorder import Recorder
+from sandboxed_mcp.sandbox.running import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+    from anyio.abc import TaskGroup
+
+    from sandboxed_mcp.config.servers import ServerConfig
+    from sandboxed_mcp.engine.api import Engine
+    from sandboxed_mcp.sandbox.gateway import GatewayLink
+
+__all__ = ["image_fix", "open_sandbox", "plan_launch"]
+
+REMOVE_SECONDS: Final = 10.0
+REMOVE_POLL_SECONDS: Final = 0.02
+
+# Programs that run a container on the host kernel's network stack. gVisor's own stack sends
+# through packet sockets and a virtual machine through a tap: neither meets the `output` hook.
+_KERNEL_STACK: Final = frozenset({"runc", "crun", "youki", "io.containerd.runc.v2"})
+
+_T = TypeVar("_T")
+
+
+def image_fix(reference: str) -> str:
+    """What to run when an image is missing."""
+    if reference.startswith("sandboxed-mcp/"):
+        name = reference.removeprefix("sandboxed-mcp/").partition(":")[0]
+        return f"run 'sandboxed-mcp build {name}' once"
+    return f"run 'docker pull {reference}' or build it, then start again"
+
+
+async def plan_launch(
+    resolved: ResolvedServer,
+    engine: Engine,
+    *,
+    who: LaunchIdentity | None = None,
+    observe: bool = False,
+) -> SandboxPlan:
+    """The plan of a launch, as `--dry-run` shows it; nothing is created.
+
+    Args:
+        resolved: Resolved settings.
+        engine: The engine that holds the image.
+        who: The launch id and the launching process; None makes a new launch of this process.
+        observe: Whether nothing may leave, and what the server wants is recorded.
+
+    Raises:
+        ConfigError: A setting cannot be enforced.
+        EngineError: The image is missing, or the engine refuses.
+    """
+    who = who or LaunchIdentity(uuid.uuid4().hex, describe_owner())
+    image = await engine.inspect_image(resolved.image, image_fix(resolved.image))
+    gateway = None
+    if _needs_gateway(resolved, observe=observe):
+        gateway = await engine.inspect_image(GATEWAY_IMAGE, image_fix(GATEWAY_IMAGE))
+    return plan_sandbox(resolved, image, who, gateway=gateway, observe=observe)
+
+
+def _needs_gateway(resolved: ResolvedServer, *, observe: bool) -> bool:
+    return observe or resolved.policy.egress != ()
+
+
+@asynccontextmanager
+async def open_sandbox(
+    server: ServerConfig | ResolvedServer,
+    *,
+    engine: Engine | None = None,
+    observe: bool = False,
+) -> AsyncGenerator[Sandbox]:
+    """Starts a server in its sandbox; stops and removes it at the end.
+
+    Args:
+        server: The server's settings.
+        engine: The engine to use; None finds it as Docker's own command line does.
+        observe: Let nothing leave, whatever the policy says, and record what the server
+            wants: every name resolves to an address that leads nowhere.
+
+    Raises:
+        ConfigError: A setting cannot be used or cannot be enforced.
+        EngineError: No engine answers, the image is missing, or the engine refuses.
+        LaunchError: The sandbox did not come up as planned, or not in time.
+    """
+    resolved = (
+        server if isinstance(server, ResolvedServer) else resolve_server(server, environ=os.environ)
+    )
+    timeout = resolved.policy.limits.start_timeout
+    async with AsyncExitStack() as undo:
+        tasks = None
+        if _needs_gateway(resolved, observe=observe):
+            tasks = await undo.enter_async_context(_open_tasks())
+        try:
+            with anyio.fail_after(timeout):
+                engine = engine or await find_engine(os.environ)
+                launch = _Launch(resolved, engine, undo, tasks)
+                sandbox = await launch.run(observe=observe)
+        except TimeoutError as error:
+            raise StartTimeoutError(
+                f"server '{resolved.name}' did not start within limits.start_timeout = "
+                f"{timeout:g} s; raise the limit or see 'sandboxed-mcp doctor'"
+            ) from error
+        yield sandbox
+
+
+@asynccontextmanager
+async def _open_tasks() -> AsyncGenerator[TaskGroup]:
+    """A task group that is cancelled at its end and wraps no error of its body."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield tasks
+        except Exception as error:  # noqa: BLE001 - raised again below, not inside a group
+            failure = error
+        finally:
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class _Launch:
+    """The steps of one launch; each pushes what undoes it."""
+
+    def __init__(
+        self,
+        resolved: ResolvedServer,
+        engine: Engine,
+        undo: AsyncExitStack,
+        tasks: TaskGroup | None,
+    ) -> None:
+        self._resolved = resolved
+        self._engine = engine
+        self._undo = undo
+        self._tasks = tasks
+        self._launch = uuid.uuid4().hex
+        self._recorder = Recorder(resolved.name, self._launch)
+
+    async def run(self, *, observe: bool) -> Sandbox:
+        """All steps, in order."""
+        who = LaunchIdentity(self._launch, describe_owner(), self._write_secrets())
+        plan = await plan_launch(self._resolved, self._engine, who=who, observe=observe)
+        self._undo.callback(self._recorder.events.close)
+        link, gateway = None, None
+        if plan.gateway is not None:
+            link, gateway = await self._start_gateway(plan, plan.gateway)
+        container = await self._create(render_create(plan, gateway), plan.image)
+        sandbox = await self._attach(plan, container, link)
+        if link is not None:
+            await self._check_runtime(container)
+            await link.wait_ready()
+            self._watch(link, sandbox)
+        await self._start(container, net_admin=False)
+        self._recorder.record(
+            Started, container=container, image=plan.image.id, network=plan.network
+        )
+        return sandbox
+
+    def _write_secrets(self) -> str | None:
+        """Starts the watch over the launch, and writes its secret files if it has any."""
+        secrets = tuple(s for s in self._resolved.secrets if s.delivery == "file")
+        if secrets and not self._engine.endpoint.is_local:
+            raise ConfigError(
+                f"servers.{self._resolved.name}.secrets",
+                f"'{secrets[0].name}' cannot be a file on the remote engine "
+                f"{self._engine.endpoint}",
+                'deliver it as a variable (as = "env") or use an engine on this machine',
+                file=self._resolved.origin,
+            )
+        folder = make_secret_folder(os.environ) if secrets else None
+        watchdog = watchdog_of_this_process()
+        watchdog.watch(self._launch, self._engine, str(folder) if folder else None)
+        self._undo.push_async_callback(_shielded, self._finish_watch)
+        return self._undo.enter_context(open_secret_files(folder, secrets)) if folder else None
+
+    async def _finish_watch(self) -> None:
+        """Removes what is left of the launch; the watchdog forgets it only when nothing is."""
+        with suppress(EngineError), anyio.move_on_after(REMOVE_SECONDS):
+            while found := await self._engine.list_containers(self._launch):
+                for container in found:
+                    await self._engine.remove(container.id)
+                await anyio.sleep(REMOVE_POLL_SECONDS)
+            watchdog_of_this_process().done(self._launch)
+        await sweep_orphans(self._engine)
+
+    async def _start_gateway(
+        self, plan: SandboxPlan, gateway: GatewayPlan
+    ) -> tuple[GatewayLink, str]:
+        from sandboxed_mcp.sandbox.gateway import GatewayLink  # noqa: PLC0415 - rarely needed
+
+        if self._tasks is None:
+            raise AssertionError("a sandbox with a gateway is opened with a task group")
+        container = await self._create(render_gateway(gateway), gateway.image)
+        stream = await self._engine.attach(container)
+        self._undo.push_async_callback(_shielded, stream.aclose)
+        link = GatewayLink(plan, stream, self._recorder)
+        self._tasks.start_soon(link.run)
+        await link.send(gateway.control)
+        await self._start(container, net_admin=True)
+        return link, container
+
+    async def _check_runtime(self, container: str) -> None:
+        """Refuses a runtime whose own network stack sends past the gateway's rules.
+
+        Raises:
+            ConfigError: It is not known to use the network namespace's own stack.
+        """
+        found = await self._engine.inspect(container)
+        runtime: str = (found or {"HostConfig": {}})["HostConfig"].get("Runtime") or "unknown"
+        if runtime in _KERNEL_STACK:
+            return
+        known: Mapping[str, Any] = (await self._engine.info()).get("Runtimes") or {}
+        settings: Mapping[str, Any] = known.get(runtime) or {}
+        program = str(settings.get("path", runtime)).rpartition("/")[2]
+        if program in _KERNEL_STACK:
+            return
+        if program == "runsc" and "--network=host" in (settings.get("runtimeArgs") or []):
+            return
+        raise ConfigError(
+            f"servers.{self._resolved.name}.policy.runtime",
+            f"runtime '{runtime}' is not known to send through the network namespace's own stack, "
+            "so that egress rules would not bind it",
+            "use runc, crun or youki (or runsc with --network=host in the engine's configuration), "
+            "or remove the egress rules",
+            file=self._resolved.origin,
+        )
+
+    def _watch(self, link: GatewayLink, sandbox: Sandbox) -> None:
+        async def kill_without_gateway() -> None:
+            await link.ended.wait()
+            await sandbox.fail(f"its gateway ended: {link.failure}")
+
+        if self._tasks is not None:
+            self._tasks.start_soon(kill_without_gateway)
+
+    async def _attach(self, plan: SandboxPlan, container: str, link: GatewayLink | None) -> Sandbox:
+        stream = await self._engine.attach(container)
+        self._undo.push_async_callback(_shielded, stream.aclose)
+        exits = await self._undo.enter_async_context(
+            self._engine.open_events(container, ("oom", "die"))
+        )
+        sandbox = Sandbox(self._engine, plan, container, stream, exits, self._recorder, link)
+        self._undo.push_async_callback(_shielded, sandbox.stop)
+        return sandbox
+
+    async def _create(self, body: Mapping[str, Any], image: ImageFacts) -> str:
+        # Cancelled half-way, a create would leave a container whose id nobody knows.
+        container, warnings = await _shielded(self._engine.create, body)
+        found = await self._engine.inspect(container)
+        if found is None:
+            self._refuse("the container vanished before it was started")
+        else:
+            self._refuse(*warnings, *compare_container(body, image, found))
+        return container
+
+    async def _start(self, container: str, *, net_admin: bool) -> None:
+        """Starts a container and looks at what its process really has, where that shows."""
+        await self._engine.start(container)
+        found = await self._engine.inspect(container)
+        if found is not None and self._engine.endpoint.is_local:
+            status = _read_status(found["State"]["Pid"], container)
+            if status is not None:
+                self._refuse(*compare_status(status, net_admin=net_admin))
+
+    def _refuse(self, *differences: str) -> None:
+        if differences:
+            raise PlanMismatchError(self._resolved.name, differences)
+
+
+def _read_status(pid: int, container: str) -> str | None:
+    """The status of a container's first process; None when this machine does not show it."""
+    folder = Path("/proc") / str(pid)
+    try:
+        if pid == 0 or container not in (folder / "cgroup").read_text():
+            return None
+        return (folder / "status").read_text()
+    except OSError:
+        return None
+
+
+async def _shielded(step: Callable[..., Awaitable[_T]], *args: object) -> _T:
+    with anyio.CancelScope(shield=True):
+        return await step(*args)
+    raise AssertionError("a scope that nobody cancels lets its result out")
