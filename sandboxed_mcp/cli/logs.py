@@ -16,7 +16,7 @@ import anyio
 import click
 
 from sandboxed_mcp.bridge.stderr import StderrWriter
-from sandboxed_mcp.cli.sandboxes import RunningSandbox, find_sandboxes, list_sandboxes
+from sandboxed_mcp.cli.sandboxes import SERVER, RunningSandbox, find_sandboxes, list_sandboxes
 from sandboxed_mcp.engine.connection import find_engine
 from sandboxed_mcp.engine.frames import FrameDecoder, Stream
 from sandboxed_mcp.errors import ConfigError
@@ -66,7 +66,7 @@ async def _follow(word: str) -> None:
 
 
 def _choose(word: str, running: list[RunningSandbox]) -> RunningSandbox:
-    found = find_sandboxes(word, running)
+    found = find_sandboxes(word, [one for one in running if one.role == SERVER])
     if len(found) > 1:
         listed = ", ".join(one.launch[:12] for one in found)
         raise ConfigError(

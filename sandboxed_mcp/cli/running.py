@@ -15,10 +15,13 @@ import click
 
 from sandboxed_mcp.cli.main import EXIT_FOUND
 from sandboxed_mcp.cli.sandboxes import (
+    SERVER,
     RunningSandbox,
     belongs_to_caller,
     find_sandboxes,
     list_sandboxes,
+    list_servers,
+    render_network,
     render_uptime,
     uptime_seconds,
 )
@@ -62,7 +65,7 @@ def ps(*, as_json: bool) -> None:
 
 async def _list() -> tuple[list[RunningSandbox], dict[str, str]]:
     engine = await find_engine(os.environ)
-    found = await list_sandboxes(engine)
+    found = list_servers(await list_sandboxes(engine))
     images = sorted({one.image for one in found})
     names = await anyio.to_thread.run_sync(_name_images, engine, images) if images else {}
     return found, names
@@ -92,7 +95,7 @@ def _row(one: RunningSandbox, images: dict[str, str], now: datetime) -> list[Cel
         one.state,
         render_uptime(uptime_seconds(one, now)),
         (one.owner_state, OWNER_STYLES[one.owner_state]),
-        one.network,
+        render_network(one),
     ]
 
 
@@ -107,7 +110,7 @@ def _describe(one: RunningSandbox, images: dict[str, str], now: datetime) -> dic
         "uptime_seconds": uptime_seconds(one, now),
         "owner": one.owner,
         "owner_state": one.owner_state,
-        "network": one.network,
+        "network": render_network(one),
     }
 
 
@@ -133,17 +136,25 @@ async def _stop(word: str | None, foreign: bool) -> None:
     running = await list_sandboxes(engine)
     chosen = running if word is None else find_sandboxes(word, running)
     ours = [one for one in chosen if foreign or belongs_to_caller(one, os.getuid())]
-    if not ours and (chosen or word is None):
-        click.echo(_nothing_to_stop(len(chosen)), err=True)
-        raise SystemExit(EXIT_FOUND if chosen else 0)
+    others = len({one.launch for one in chosen} - {one.launch for one in ours})
+    if not ours:
+        click.echo(_nothing_to_stop(others), err=True)
+        raise SystemExit(EXIT_FOUND if others else 0)
+    await _stop_launches(engine, ours)
+    if others:
+        click.echo(f"left alone: {_nothing_to_stop(others)}", err=True)
+
+
+async def _stop_launches(engine: Engine, chosen: list[RunningSandbox]) -> None:
+    launches: dict[str, list[RunningSandbox]] = {}
+    for one in sorted(chosen, key=lambda one: one.role != SERVER):
+        launches.setdefault(one.launch, []).append(one)
     try:
         async with anyio.create_task_group() as tasks:
-            for one in ours:
-                tasks.start_soon(_stop_one, engine, one)
+            for containers in launches.values():
+                tasks.start_soon(_stop_launch, engine, containers)
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
-    if len(ours) < len(chosen):
-        click.echo(f"left alone: {_nothing_to_stop(len(chosen) - len(ours))}", err=True)
 
 
 def _nothing_to_stop(foreign: int) -> str:
@@ -152,14 +163,17 @@ def _nothing_to_stop(foreign: int) -> str:
     return f"{foreign} launched by another user or machine; --foreign stops them too"
 
 
-async def _stop_one(engine: Engine, one: RunningSandbox) -> None:
-    async with engine.open_events(one.container, ("die",)) as deaths:
-        await engine.kill(one.container, "SIGTERM")
-        if one.state == "running":
-            with anyio.move_on_after(STOP_SECONDS):
-                await anext(deaths, None)
-    await engine.remove(one.container)
-    click.echo(f"stopped {sanitize(one.server, NAME_CHARS)} {one.launch}")
+async def _stop_launch(engine: Engine, containers: list[RunningSandbox]) -> None:
+    """Ends the server, then its gateway: the server never runs without one."""
+    for one in containers:
+        async with engine.open_events(one.container, ("die",)) as deaths:
+            await engine.kill(one.container, "SIGTERM")
+            if one.state == "running":
+                with anyio.move_on_after(STOP_SECONDS):
+                    await anext(deaths, None)
+        await engine.remove(one.container)
+    first = containers[0]
+    click.echo(f"stopped {sanitize(first.server, NAME_CHARS)} {first.launch}")
 
 
 @click.command()

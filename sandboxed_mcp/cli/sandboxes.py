@@ -14,21 +14,24 @@ import anyio
 
 from sandboxed_mcp.engine.orphans import OwnerState, judge_owner
 from sandboxed_mcp.errors import ConfigError
-from sandboxed_mcp.plan import LABEL_LAUNCH, LABEL_OWNER, LABEL_SERVER
+from sandboxed_mcp.plan import LABEL_LAUNCH, LABEL_OWNER, LABEL_ROLE, LABEL_SERVER
 
 if TYPE_CHECKING:
     from sandboxed_mcp.engine.api import Engine
 
 __all__ = [
+    "SERVER",
     "RunningSandbox",
     "belongs_to_caller",
     "find_sandboxes",
     "list_sandboxes",
+    "list_servers",
+    "render_network",
     "render_uptime",
     "uptime_seconds",
 ]
 
-SHORT_LAUNCH: Final = 8
+SERVER: Final = "server"
 SHORTEST_PREFIX: Final = 4
 _PARALLEL: Final = 16
 _HEX: Final = frozenset("0123456789abcdef")
@@ -43,6 +46,7 @@ class RunningSandbox:
     Attributes:
         server: The configured name of the server.
         launch: The launch id.
+        role: `server`, or `gateway` for the container that keeps its egress rules.
         container: The container's id.
         owner: The launcher, as its label says.
         owner_state: Whether the launcher lives.
@@ -55,6 +59,7 @@ class RunningSandbox:
 
     server: str
     launch: str
+    role: str
     container: str
     owner: str
     owner_state: OwnerState
@@ -96,6 +101,7 @@ def _read(found: dict[str, Any], engine: Engine) -> RunningSandbox:
     return RunningSandbox(
         server=labels.get(LABEL_SERVER, ""),
         launch=labels.get(LABEL_LAUNCH, ""),
+        role=labels.get(LABEL_ROLE, SERVER),
         container=found["Id"],
         owner=owner,
         owner_state=judge_owner(owner, engine),
@@ -115,6 +121,19 @@ def _parse_time(text: str) -> datetime | None:
     except ValueError:
         return None
     return parsed if parsed.year > 1 else None
+
+
+def list_servers(sandboxes: list[RunningSandbox]) -> list[RunningSandbox]:
+    """One for each launch: its server, or its gateway as long as that is all there is."""
+    served = {one.launch for one in sandboxes if one.role == SERVER}
+    return [one for one in sandboxes if one.role == SERVER or one.launch not in served]
+
+
+def render_network(sandbox: RunningSandbox) -> str:
+    """What a sandbox can reach: nothing, or what the rules of its gateway allow."""
+    if sandbox.role != SERVER:
+        return "gateway only"
+    return "rules" if sandbox.network.startswith("container:") else sandbox.network
 
 
 def find_sandboxes(word: str, sandboxes: list[RunningSandbox]) -> list[RunningSandbox]:

@@ -24,7 +24,7 @@ from sandboxed_mcp.errors import EngineError
 from sandboxed_mcp.plan import LABEL_OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from sandboxed_mcp.engine.api import ContainerSummary, Engine
 
@@ -32,6 +32,7 @@ __all__ = [
     "Orphan",
     "OwnerState",
     "find_orphans",
+    "find_secret_orphans",
     "judge_owner",
     "remove_orphans",
     "sweep_orphans",
@@ -89,7 +90,7 @@ async def find_orphans(engine: Engine) -> list[Orphan]:
         for found in await engine.list_containers()
         if judge_owner(found.labels.get(LABEL_OWNER, ""), engine) == "gone"
     ]
-    folders = await anyio.to_thread.run_sync(_find_folders)
+    folders = await anyio.to_thread.run_sync(find_secret_orphans)
     return [*containers, *folders]
 
 
@@ -117,8 +118,14 @@ async def sweep_orphans(engine: Engine) -> None:
         await remove_orphans(engine)
 
 
-def _find_folders() -> list[Orphan]:
-    places = dict.fromkeys([*secret_places(os.environ), Path(tempfile.gettempdir())])
+def find_secret_orphans(places: Iterable[Path] | None = None) -> list[Orphan]:
+    """Folders of secret files whose owner is gone.
+
+    Args:
+        places: Where to look; None for everywhere that such folders are made.
+    """
+    if places is None:
+        places = dict.fromkeys([*secret_places(os.environ), Path(tempfile.gettempdir())])
     return [orphan for place in places for orphan in _find_in(place)]
 
 
