@@ -108,7 +108,7 @@ def _labels(server: ResolvedServer, who: LaunchIdentity, role: str) -> dict[str,
 def _scratch_volumes(server: ResolvedServer, image: ImageFacts) -> tuple[str, ...]:
     covered = {HOME, SECRETS_TARGET, *(mount.target for mount in server.mounts)}
     for path in image.volumes:
-        if path != str(PurePosixPath(path)) or not path.startswith("/") or _is_system(path):
+        if path != str(PurePosixPath(path)) or not _is_plain(path) or _is_system(path):
             raise _image_error(server, f"declares VOLUME '{path}', which the sandbox cannot bound")
     return tuple(path for path in sorted(image.volumes) if path not in covered)
 
