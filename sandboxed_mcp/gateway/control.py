@@ -43,7 +43,12 @@ MAX_LINE: Final = 1 << 20
 """Bytes of one control line: 256 rules take far less."""
 
 _COMMON: Final = frozenset({"control", "generation", "mode", "egress", "dns", "forbidden"})
-_PORT_FIELDS: Final = frozenset({"resolver_port", "relay_port"})
+_GATEWAY_NUMBERS: Final = {
+    "mark": 0xFFFF_FFFF,
+    "uid": 0xFFFF_FFFE,
+    "resolver_port": 0xFFFF,
+    "relay_port": 0xFFFF,
+}
 
 
 class ControlError(ValueError):
@@ -190,14 +195,16 @@ def _parse_gateway(value: object) -> Gateway:
         raise ControlError("gateway: write an object")
     values = cast("dict[str, object]", value)
     _check_keys(values, frozenset(each.name for each in fields(Gateway)))
-    gateway = Gateway()
-    for key in values.keys() & {"mark", "uid"}:
-        gateway = replace(gateway, **{key: _integer(values, key, 0, 0xFFFF_FFFF)})
-    for key in values.keys() & _PORT_FIELDS:
-        gateway = replace(gateway, **{key: _integer(values, key, 1, 0xFFFF)})
+    changes: dict[str, object] = {
+        key: _integer(values, key, 1 if key.endswith("_port") else 0, _GATEWAY_NUMBERS[key])
+        for key in values.keys() & _GATEWAY_NUMBERS.keys()
+    }
     if "upstream_ports" in values:
-        gateway = replace(gateway, upstream_ports=parse_ports(values["upstream_ports"]))
-    return gateway
+        changes["upstream_ports"] = parse_ports(values["upstream_ports"])
+    try:
+        return replace(Gateway(), **changes)
+    except ValueError as error:
+        raise ControlError(f"gateway: {error}") from error
 
 
 def _integer(values: dict[str, object], key: str, low: int, high: int) -> int:
