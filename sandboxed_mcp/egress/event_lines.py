@@ -7,7 +7,7 @@ ASCII, bounded, and cannot be told to mean something else. Pure: no clock, no I/
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, Final, cast
 
 from sandboxed_mcp.egress.events import EVENT_TYPES, EgressEvent
@@ -30,7 +30,8 @@ class EventError(ValueError):
 
 def render_egress_event(event: EgressEvent) -> bytes:
     """One line of JSON in ASCII, its newline included; texts and lists are cut to their bound."""
-    values = {name: _bounded(value) for name, value in asdict(event).items()}
+    names = (field.name for field in fields(event))
+    values = {name: _bounded(getattr(event, name)) for name in names}
     line = json.dumps({"event": event.kind, **values}, ensure_ascii=True, separators=(",", ":"))
     return line.encode("ascii") + b"\n"
 

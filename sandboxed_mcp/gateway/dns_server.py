@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sandboxed_mcp.egress.events import Denied, EgressEvent
+from sandboxed_mcp.gateway.own_sockets import bind_datagrams, bind_stream
 from sandboxed_mcp.gateway.question import Malformed, parse_query, render_answer, render_failure
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from sandboxed_mcp.gateway.answer_cache import Answer
@@ -64,8 +65,8 @@ async def open_dns_server(
     async with contextlib.AsyncExitStack() as stack:
         sockets = [
             (
-                stack.enter_context(_bind(host, port, socket.SOCK_DGRAM)),
-                _bind_stream(stack, host, port),
+                stack.enter_context(bind_datagrams(host, port)),
+                stack.enter_context(bind_stream(host, port)),
             )
             for host in hosts
         ]
@@ -176,24 +177,6 @@ class _DnsServer:
 
 class _Closed(Exception):  # noqa: N818 - not an error: the client is gone or is sent away
     pass
-
-
-def _bind(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, kind)
-    try:
-        sock.setblocking(False)
-        sock.bind((host, port))
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _bind_stream(stack: contextlib.AsyncExitStack, host: str, port: int) -> socket.socket:
-    listener = stack.enter_context(_bind(host, port, socket.SOCK_STREAM))
-    listener.listen(MAX_CLIENTS)
-    return listener
 
 
 def _render(query: Query, answer: Answer, limit: int) -> bytes:

@@ -19,7 +19,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Final
 
 from sandboxed_mcp.egress.events import ConnectionClosed, ConnectionOpened, Denied, EgressEvent
-from sandboxed_mcp.gateway.marks import set_mark
+from sandboxed_mcp.gateway.own_sockets import bind_stream, set_mark
 from sandboxed_mcp.gateway.relay_policy import (
     Admitted,
     Rejected,
@@ -29,7 +29,6 @@ from sandboxed_mcp.gateway.relay_policy import (
     still_allowed,
 )
 from sandboxed_mcp.gateway.relay_sockets import (
-    bind_listener,
     explain,
     keep_alive,
     local_target,
@@ -52,10 +51,12 @@ __all__ = ["Relay", "open_relay"]
 MAX_CONNECTIONS: Final = 256
 DIAL_SECONDS: Final = 10.0
 
-_PASSING: Final = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of accept that pass by themselves."""
+ACCEPTS_AT_ONCE: Final = 16
 
-PAUSE_SECONDS: Final = 0.1
+_PASSING: Final = frozenset(
+    {errno.EAGAIN, errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+)
+"""Errors of accept that pass by themselves."""
 
 
 @dataclass(eq=False, slots=True)
@@ -109,17 +110,16 @@ class Relay:
         """Give back what is kept for connections to come."""
         self._pipes.close()
 
-    async def accept(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
-        """Take connections in, at most `MAX_CONNECTIONS` at once."""
-        loop = asyncio.get_running_loop()
-        while True:
+    def accept(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
+        """Take in the connections that wait, at most `MAX_CONNECTIONS` at once."""
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
-                client, _ = await loop.sock_accept(listener)
+                client, _address = listener.accept()
             except OSError as error:
-                if error.errno not in _PASSING:
-                    raise
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
+                if error.errno in _PASSING:
+                    return
+                raise
+            client.setblocking(False)
             if self._count >= MAX_CONNECTIONS:
                 self._report(Denied(layer="tls", reason="too many connections", protocol="tcp"))
                 reset(client)
@@ -167,8 +167,8 @@ class Relay:
             reason, sent = "", 0
             try:
                 await self._dial(outside, target)
-                self._report(_opened(target, admitted))
                 sent = await send_all(outside, hello)
+                self._report(_opened(target, admitted))  # while the other side is busy
                 await self._run(_Open(target, admitted.name, pair), client)
             except OSError as error:
                 reason = explain(error)
@@ -232,7 +232,7 @@ async def open_relay(relay: Relay, *, hosts: tuple[str, ...], port: int) -> Asyn
         OSError: An address cannot be bound.
     """
     with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(bind_listener(host, port)) for host in hosts]
+        listeners = [stack.enter_context(bind_stream(host, port)) for host in hosts]
         stack.callback(relay.close)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(_serve_all(relay, listeners))
@@ -243,10 +243,16 @@ async def open_relay(relay: Relay, *, hosts: tuple[str, ...], port: int) -> Asyn
 
 
 async def _serve_all(relay: Relay, listeners: list[socket.socket]) -> None:
-    """One group for all: cancelling it ends the listeners and every connection."""
+    """Serve until cancelled, which ends every connection too."""
+    loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         for listener in listeners:
-            tasks.create_task(relay.accept(listener, tasks))
+            loop.add_reader(listener, relay.accept, listener, tasks)
+        try:
+            await loop.create_future()
+        finally:
+            for listener in listeners:
+                loop.remove_reader(listener)
 
 
 def _opened(target: Target, admitted: Admitted) -> ConnectionOpened:

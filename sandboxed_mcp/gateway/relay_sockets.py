@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sandboxed_mcp.egress.addresses import IPAddress
 
 __all__ = [
-    "bind_listener",
     "explain",
     "keep_alive",
     "local_target",
@@ -33,8 +32,6 @@ SEND_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 1.0
 """How long the other side has to take an alert."""
 
-BACKLOG: Final = 128
-
 _KEEP_ALIVE: Final = (
     (socket.TCP_KEEPIDLE, 300),
     (socket.TCP_KEEPINTVL, 60),
@@ -43,20 +40,6 @@ _KEEP_ALIVE: Final = (
 _SO_ORIGINAL_DST: Final = 80  # linux/netfilter_ipv4.h, and the same number for IPv6
 _SOCKADDR_IN: Final = struct.Struct("!2xH4s8x")
 _SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
-
-
-def bind_listener(host: str, port: int) -> socket.socket:
-    """Listen on a loopback address; OSError when it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setblocking(False)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def read_original_destination(client: socket.socket) -> Target | None:

@@ -131,20 +131,26 @@ class _Stream:
         self.moved = 0
         self.ended = False
         self._loop = asyncio.get_running_loop()
-        self._source = source
-        self._sink = sink
+        self._source = source.fileno()
+        self._sink_socket = sink
+        self._sink = sink.fileno()
         self._pool = pool
         self._on_end = on_end
         self._pipe: tuple[int, int] | None = None
         self._held = 0
+        self._reading = self._writing = False
 
     def start(self) -> None:
+        self._reading = True
         self._loop.add_reader(self._source, self._step, self._move)
 
     def stop(self) -> None:
         """Give everything back; bytes under way are dropped."""
-        self._loop.remove_reader(self._source)
-        self._loop.remove_writer(self._sink)
+        if self._reading:
+            self._loop.remove_reader(self._source)
+        if self._writing:
+            self._loop.remove_writer(self._sink)
+        self._reading = self._writing = False
         self._release()
 
     def _step(self, work: Callable[[], None]) -> None:
@@ -163,20 +169,21 @@ class _Stream:
             if not self._drain():
                 self._loop.remove_reader(self._source)
                 self._loop.add_writer(self._sink, self._step, self._resume)
+                self._reading, self._writing = False, True
                 return
 
     def _resume(self) -> None:
         if self._drain():
             self._loop.remove_writer(self._sink)
+            self._writing = False
             self.start()
 
     def _fill(self) -> bool:
         """Move bytes from the source to a pipe; False when there are none."""
         if self._pipe is None:
             self._pipe = self._pool.take()
-        source = self._source.fileno()
         try:
-            count = os.splice(source, self._pipe[1], self._pool.move_size, flags=_FLAGS)
+            count = os.splice(self._source, self._pipe[1], self._pool.move_size, flags=_FLAGS)
         except BlockingIOError:
             self._release()
             return False
@@ -191,7 +198,7 @@ class _Stream:
         """Move the pipe's bytes to the sink; False when it takes no more for now."""
         while self._pipe is not None and self._held:
             try:
-                count = os.splice(self._pipe[0], self._sink.fileno(), self._held, flags=_FLAGS)
+                count = os.splice(self._pipe[0], self._sink, self._held, flags=_FLAGS)
             except BlockingIOError:
                 return False
             self._held -= count
@@ -207,11 +214,10 @@ class _Stream:
             self._pipe, self._held = None, 0
 
     def _end(self) -> None:
-        self._loop.remove_reader(self._source)
-        self._release()
+        self.stop()
         self.ended = True
         with contextlib.suppress(OSError):  # the sink may be gone; its own stream tells
-            self._sink.shutdown(socket.SHUT_WR)
+            self._sink_socket.shutdown(socket.SHUT_WR)
         self._on_end(None)
 
 

@@ -26,7 +26,7 @@ from sandboxed_mcp.gateway.answer import (
     make_query,
     read_reply,
 )
-from sandboxed_mcp.gateway.marks import set_mark
+from sandboxed_mcp.gateway.own_sockets import set_mark
 
 if TYPE_CHECKING:
     from collections.abc import Generator

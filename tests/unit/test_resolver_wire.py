@@ -310,9 +310,14 @@ def test_there_are_at_most_64_tcp_clients(desk: Desk) -> None:
         assert any(each.reason == "too many clients over TCP" for each in desk.denials())
 
 
-def test_the_server_cannot_bind_the_resolvers_port_as_well(desk: Desk) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
-        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - it must fail
+@pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT])
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_the_server_cannot_bind_the_resolvers_port_as_well(
+    desk: Desk, kind: socket.SocketKind, option: int, host: str
+) -> None:
+    with socket.socket(socket.AF_INET, kind) as thief:
+        thief.setsockopt(socket.SOL_SOCKET, option, 1)
         with pytest.raises(OSError, match="in use"):
-            thief.bind(("127.0.0.1", desk.port))
+            thief.bind((host, desk.port))
     assert desk.resolve(API) == [ADDRESS]
