@@ -14,9 +14,16 @@ import anyio
 import click
 
 from sandboxed_mcp.cli.arguments import parse_arguments
-from sandboxed_mcp.cli.launch import ServerCommand, server_options, show_plan, take_server
+from sandboxed_mcp.cli.launch import (
+    ServerCommand,
+    server_options,
+    show_plan,
+    split_name,
+    take_server,
+)
 from sandboxed_mcp.cli.main import EXIT_FOUND
 from sandboxed_mcp.cli.tables import open_console, print_json, working
+from sandboxed_mcp.sandbox import open_sandbox
 from sandboxed_mcp.text import sanitize
 
 if TYPE_CHECKING:
@@ -27,14 +34,17 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
 
     from sandboxed_mcp.config.resolved import ResolvedServer
+    from sandboxed_mcp.sandbox import Sandbox
 
 __all__ = ["call", "tools"]
 
 PAGES: Final = 100
 LIST_SECONDS: Final = 60.0
 ERROR_CHARS: Final = 20_000
+ARGUMENT_BYTES: Final = 64 * 1024 * 1024
 FROM_STDIN: Final = "-"
-NO_ANSWER: Final = frozenset({-32000, -32001})  # connection closed, timeout
+CONNECTION_CLOSED: Final = -32000  # the SDK's own codes, which a server may use as well
+REQUEST_TIMEOUT: Final = -32001
 
 _Answer = TypeVar("_Answer")
 
@@ -56,9 +66,10 @@ def tools(
     NAME is a server of the configuration file. With --image the server is given here; the
     words after -- replace the image's command.
     """
-    server, rest = take_server(list(words), config, settings)
+    name, rest = split_name(list(words), settings)
     if rest:
         raise click.UsageError(f"'{rest[0]}' is one word too many; a program stands after --")
+    server = take_server(name, config, settings)
     if dry_run:
         show_plan(server)
         return
@@ -96,10 +107,11 @@ def call(
     NAME is a server of the configuration file. With --image the server is given here; the
     words after -- replace the image's command.
     """
-    server, rest = take_server(list(words), config, settings)
+    name, rest = split_name(list(words), settings)
     if not 1 <= len(rest) <= 2:  # noqa: PLR2004 - TOOL [JSON]
         raise click.UsageError("name one tool, and give its arguments as one JSON object, quoted")
-    tool, arguments = rest[0], _read_arguments(rest[1:], server.policy.limits.message_size)
+    arguments = _read_arguments(rest[1:])
+    tool, server = rest[0], take_server(name, config, settings)
     if dry_run:
         show_plan(server)
         return
@@ -108,11 +120,11 @@ def call(
     _show_result(result, tool, as_json=as_json)
 
 
-def _read_arguments(words: list[str], limit: int) -> dict[str, object]:
+def _read_arguments(words: list[str]) -> dict[str, object]:
     if words == [FROM_STDIN]:
-        read = sys.stdin.buffer.read(limit + 1)
-        if len(read) > limit:
-            raise click.UsageError(f"stdin holds more than limits.message_size = {limit} bytes")
+        read = sys.stdin.buffer.read(ARGUMENT_BYTES + 1)
+        if len(read) > ARGUMENT_BYTES:
+            raise click.UsageError(f"stdin holds more than {ARGUMENT_BYTES} bytes")
         return parse_arguments(read)
     return parse_arguments(words[0]) if words else {}
 
@@ -126,14 +138,14 @@ def _ask(
     from mcp import MCPError  # noqa: PLC0415 - half a second that wrong arguments need not cost
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from sandboxed_mcp.bridge.transport import connect  # noqa: PLC0415
-
     async def session() -> _Answer:
-        try:
-            async with connect(server, read_timeout_seconds=seconds) as client:
-                return await question(client)
-        except ExceptionGroup as group:  # the SDK wraps what ends its handshake
-            raise _first_of(group) from group
+        async with open_sandbox(server) as sandbox:
+            try:
+                return await _converse(sandbox, question, seconds)
+            except MCPError as error:
+                if error.error.code == CONNECTION_CLOSED:
+                    raise await sandbox.exited_error() from error
+                raise
 
     try:
         return anyio.run(session)
@@ -146,11 +158,26 @@ def _ask(
         ) from error
 
 
+async def _converse(
+    sandbox: Sandbox, question: Callable[[Client], Awaitable[_Answer]], seconds: float | None
+) -> _Answer:
+    from mcp import Client  # noqa: PLC0415
+
+    from sandboxed_mcp.bridge.transport import open_streams  # noqa: PLC0415
+
+    streams = open_streams(sandbox)
+    try:
+        async with Client(streams, mode="legacy", read_timeout_seconds=seconds) as client:
+            return await question(client)
+    except ExceptionGroup as group:  # the SDK wraps what ends its session
+        raise _first_of(group) from group
+
+
 def _describe(error: MCPError) -> str:
-    """What an error answer says; the two codes of our own side tell of no answer at all."""
+    """What an error answer says; one code of our own side tells of no answer at all."""
     said = sanitize(error.error.message, ERROR_CHARS, multiline=True).strip()
-    if error.error.code in NO_ANSWER:
-        return f"did not answer: {said.removeprefix('Connection closed: ')}"
+    if error.error.code == REQUEST_TIMEOUT:
+        return f"did not answer: {said}"
     return f"answered with error {error.error.code}: {said}"
 
 

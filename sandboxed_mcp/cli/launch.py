@@ -35,6 +35,7 @@ __all__ = [
     "refuse_description",
     "server_options",
     "show_plan",
+    "split_name",
     "take_server",
 ]
 
@@ -87,27 +88,35 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def take_server(
-    words: list[str], config: Path | None, settings: dict[str, Any]
-) -> tuple[ResolvedServer, list[str]]:
-    """The server that the arguments name or describe, and the words that are left.
+def split_name(words: list[str], settings: dict[str, Any]) -> tuple[str | None, list[str]]:
+    """The server's name, None when `--image` describes it, and the words that are left.
+
+    Raises:
+        click.UsageError: No server, or options that do not go together.
+    """
+    if settings["image"] is not None:
+        return None, words
+    refuse_description(settings)
+    if not words:
+        raise click.UsageError("name a server of the configuration file, or give --image IMG")
+    return words[0], words[1:]
+
+
+def take_server(name: str | None, config: Path | None, settings: dict[str, Any]) -> ResolvedServer:
+    """The server that `split_name` found, or the one that the options describe.
 
     Args:
-        words: The command's own arguments; the first one is a server's name unless `--image`
-            is given.
+        name: A server of the configuration file; None for the described one.
         config: The value of `--config`.
         settings: The values of the other options of `server_options`.
 
     Raises:
-        click.UsageError: Options that do not go together, or no server.
+        click.UsageError: Options that do not go together.
         ConfigError: A setting cannot be used.
     """
-    if settings["image"] is not None:
-        return described_server(program_words(), config, settings), words
-    refuse_description(settings)
-    if not words:
-        raise click.UsageError("name a server of the configuration file, or give --image IMG")
-    return configured_server(words[0], config), words[1:]
+    if name is None:
+        return described_server(program_words(), config, settings)
+    return configured_server(name, config)
 
 
 def refuse_description(settings: dict[str, Any]) -> None:
