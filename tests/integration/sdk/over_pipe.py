@@ -161,7 +161,7 @@ def _connects(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
     if call is None or call.params.get("connect", ("",))[0] != ARM:
         return False
-    return call.params["anyio_backend"][0] == "asyncio" or item.path.stem in ON_TRIO
+    return call.params["anyio_backend"] == "asyncio" or item.path.stem in ON_TRIO
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
