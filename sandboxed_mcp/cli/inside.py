@@ -136,12 +136,6 @@ def write(path: str) -> str:
     return "written"
 
 
-def become_root(_: dict[str, Any]) -> str:
-    """Changes to user 0."""
-    os.setuid(0)
-    return "user 0 now"
-
-
 def capability(_: dict[str, Any]) -> str:
     """Looks for a capability held or to be had (capabilities(7))."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
@@ -257,7 +251,7 @@ ATTEMPTS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "write_etc": ("files", "write to /etc", lambda _: write("/etc/attempt")),
     "write_root": ("files", "write to /", lambda _: write("/attempt")),
     "write_kernel": ("files", "change a kernel setting", lambda _: touch(SETTING, os.O_WRONLY)),
-    "become_root": ("privileges", "become root", become_root),
+    "become_root": ("privileges", "become root", lambda _: call("setuid", 0)),
     "capability": ("privileges", "hold a capability", capability),
     "mount": ("privileges", "mount a file system", lambda _: call("mount", *MOUNT)),
     "unshare": ("privileges", "make a user namespace", lambda _: call("unshare", CLONE_NEWUSER)),
@@ -289,11 +283,15 @@ def name_error(error: OSError) -> str:
 
 
 def main() -> None:
-    """Makes the attempts that the argument names."""
+    """Makes the attempts that the argument names, each in a process of its own."""
     task = json.loads(sys.argv[1])
     for name in task["attempts"]:
-        blocked, outcome = attempt(name, task["facts"])
-        print(json.dumps({"id": name, "blocked": blocked, "outcome": outcome}), flush=True)  # noqa: T201
+        child = os.fork()
+        if not child:
+            blocked, outcome = attempt(name, task["facts"])
+            print(json.dumps({"id": name, "blocked": blocked, "outcome": outcome}), flush=True)  # noqa: T201
+            os._exit(0)
+        os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
