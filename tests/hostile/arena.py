@@ -13,7 +13,7 @@ import secrets
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,10 +63,10 @@ def docker(*arguments: str, seconds: float = 60.0, env: Mapping[str, str] | None
     return done.stdout.rstrip("\n")
 
 
-def containers_named(name: str) -> list[str]:
+def containers_named(name: str, env: Mapping[str, str] | None = None) -> list[str]:
     """Ids of the containers of that server, ended ones included."""
     label = f"label=sandboxed-mcp.server={name}"
-    return docker("ps", "-aq", "--no-trunc", "--filter", label).split()
+    return docker("ps", "-aq", "--no-trunc", "--filter", label, env=env).split()
 
 
 def watchdogs_of(launcher: int) -> list[int]:
@@ -87,11 +87,13 @@ class Hostile:
         name: Its configured name, unique in this run.
         table: Its settings, as in `[servers.NAME]`.
         folder: Holds its configuration file.
+        env: Environment that names the engine; None for the tests' own.
     """
 
     name: str
     table: dict[str, Any]
     folder: Path
+    env: Mapping[str, str] | None = None
 
     @property
     def file(self) -> Path:
@@ -116,7 +118,7 @@ class Hostile:
 
     def containers(self) -> list[str]:
         """Ids of its containers."""
-        return containers_named(self.name)
+        return containers_named(self.name, self.env)
 
     def container(self) -> str:
         """Id of its one container, awaited."""
@@ -133,7 +135,7 @@ class Hostile:
     @contextmanager
     def open(self, *, start: bool = True, env: Mapping[str, str] | None = None) -> Generator[Wire]:
         """Runs it with `sandboxed-mcp run`; `start` initializes the session."""
-        with open_wire(self.argv, env=env) as wire:
+        with open_wire(self.argv, env=env or self.env) as wire:
             if start:
                 wire.initialize()
             yield wire
@@ -146,11 +148,12 @@ class Arena:
     Attributes:
         attack: The folder with the attacker's source.
         folder: For configuration files.
+        env: Environment that names the engine; None for the tests' own.
     """
 
     attack: Path
     folder: Path
-    images: list[str] = field(default_factory=list[str])
+    env: Mapping[str, str] | None = None
 
     def hostile(self, *options: str, tag: str = "x", **settings: Any) -> Hostile:  # noqa: ANN401
         """A hostile server.
@@ -168,7 +171,7 @@ class Arena:
             "policy": {},
             **settings,
         }
-        return Hostile(f"{RUN}-{tag}-{next(_numbers)}", table, self.folder)
+        return Hostile(f"{RUN}-{tag}-{next(_numbers)}", table, self.folder, self.env)
 
     @contextmanager
     def open_exposed(self, *arguments: str, image: str = IMAGE) -> Generator[Wire]:

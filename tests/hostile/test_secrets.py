@@ -307,7 +307,7 @@ def test_value_written_in_place_of_a_name_is_refused_and_not_shown(canaries: Can
 
 
 def secret_files(canaries: Canaries) -> list[Path]:
-    return [path for path in canaries.runtime.rglob("*") if path.is_file()]
+    return list(canaries.runtime.glob("sandboxed-mcp-*/files/*"))
 
 
 @pytest.mark.claim("secrets")
@@ -315,7 +315,9 @@ def test_secret_file_is_closed_to_other_users_and_gone_afterwards(canaries: Cana
     canaries.runtime.chmod(0o755)
     with canaries.hostile.open(env=canaries.env) as wire:
         assert wire.call("say", text="up") == "said"
-        (path,) = secret_files(canaries)
+        files = secret_files(canaries)
+        assert [file.name for file in files] == ["KEY"]
+        (path,) = files
         assert path.read_text(encoding="utf-8") == canaries.file
         script = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
         script += f"print(open({str(path)!r}).read())"
