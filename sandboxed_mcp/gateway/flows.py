@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowReporter"]
 
+GATHER_SECONDS: Final = 0.05
 MAX_FLOWS: Final = 8192
 """Flows whose start is remembered, to tell how long they were open."""
 
@@ -64,15 +65,30 @@ class FlowReporter:
         self._slots = known
 
     def watch(self, flows: FlowListener, denied: DeniedListener) -> Callable[[], None]:
-        """Report what the listeners hear; returns the function that stops it."""
+        """Report what the listeners hear; returns the function that stops it.
+
+        Flows are read a moment after they are heard of, many at once: each relayed connection
+        makes one, which must not stand in that connection's way.
+        """
         loop = asyncio.get_running_loop()
-        loop.add_reader(flows, self._read_flows, flows)
-        loop.add_reader(denied, self._read_denied, denied)
+        timers: list[asyncio.TimerHandle] = []
+
+        def gather() -> None:
+            loop.remove_reader(flows)
+            timers[:] = [loop.call_later(GATHER_SECONDS, read)]
+
+        def read() -> None:
+            self.report_flows(flows.receive())
+            loop.add_reader(flows, gather)
 
         def stop() -> None:
+            for timer in timers:
+                timer.cancel()
             loop.remove_reader(flows)
             loop.remove_reader(denied)
 
+        loop.add_reader(flows, gather)
+        loop.add_reader(denied, self._read_denied, denied)
         return stop
 
     def report_flows(self, events: Iterable[FlowEvent]) -> None:
@@ -102,9 +118,6 @@ class FlowReporter:
             decide(egress, Destination(host, flow.address, flow.port, flow.protocol, host)).allowed
             for host in hosts
         )
-
-    def _read_flows(self, listener: FlowListener) -> None:
-        self.report_flows(listener.receive())
 
     def _open(self, flow: Flow, slot: Slot) -> None:
         if len(self._started) < MAX_FLOWS:

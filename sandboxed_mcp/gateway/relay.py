@@ -29,6 +29,7 @@ from sandboxed_mcp.gateway.relay_policy import (
     still_allowed,
 )
 from sandboxed_mcp.gateway.relay_sockets import (
+    dial,
     explain,
     keep_alive,
     local_target,
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 __all__ = ["Relay", "open_relay"]
 
 MAX_CONNECTIONS: Final = 256
-DIAL_SECONDS: Final = 10.0
 
 ACCEPTS_AT_ONCE: Final = 16
+DEFER_SECONDS: Final = 3
 
 _PASSING: Final = frozenset(
     {errno.EAGAIN, errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -166,10 +167,12 @@ class Relay:
             pair = SplicedPair(client, outside, self._pipes)
             reason, sent = "", 0
             try:
-                await self._dial(outside, target)
+                set_mark(outside, self._mark)
+                await dial(outside, target)
                 sent = await send_all(outside, hello)
                 self._report(_opened(target, admitted))  # while the other side is busy
-                await self._run(_Open(target, admitted.name, pair), client)
+                keep_alive(client, outside)
+                await self._run(_Open(target, admitted.name, pair))
             except OSError as error:
                 reason = explain(error)
                 reset(outside)
@@ -188,17 +191,7 @@ class Relay:
                 )
         return not reason
 
-    async def _dial(self, outside: socket.socket, target: Target) -> None:
-        outside.setblocking(False)
-        set_mark(outside, self._mark)
-        async with asyncio.timeout(DIAL_SECONDS):
-            await asyncio.get_running_loop().sock_connect(
-                outside, (str(target.address), target.port)
-            )
-        keep_alive(outside)
-
-    async def _run(self, connection: _Open, client: socket.socket) -> None:
-        keep_alive(client)
+    async def _run(self, connection: _Open) -> None:
         self._open.add(connection)
         try:
             await connection.pair.run()
@@ -233,6 +226,8 @@ async def open_relay(relay: Relay, *, hosts: tuple[str, ...], port: int) -> Asyn
     """
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(bind_stream(host, port)) for host in hosts]
+        for listener in listeners:  # wake us for a connection together with its first bytes
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER_SECONDS)
         stack.callback(relay.close)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(_serve_all(relay, listeners))

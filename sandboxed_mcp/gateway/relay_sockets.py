@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sandboxed_mcp.egress.addresses import IPAddress
 
 __all__ = [
+    "dial",
     "explain",
     "keep_alive",
     "local_target",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 HELLO_SECONDS: Final = 5.0
+DIAL_SECONDS: Final = 10.0
 SEND_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 1.0
 """How long the other side has to take an alert."""
@@ -64,21 +67,40 @@ def local_target(client: socket.socket) -> Target:
 
 async def read_hello(client: socket.socket, reader: ClientHelloReader) -> Outcome:
     """Read until the ClientHello is decided, its time is up, or the client stops sending."""
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(HELLO_SECONDS):
-            while isinstance(reader.outcome, Incomplete):
-                data = await loop.sock_recv(client, MAX_CLIENT_HELLO)
-                if not data:
-                    break
-                reader.receive(data)
+    with contextlib.suppress(BlockingIOError):
+        reader.receive(client.recv(MAX_CLIENT_HELLO))  # the common case: it is there, in one piece
+    if isinstance(reader.outcome, Incomplete):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HELLO_SECONDS):
+                await _read_on(client, reader)
     return reader.outcome
 
 
+async def dial(outside: socket.socket, target: Target) -> None:
+    """Connect within `DIAL_SECONDS`.
+
+    Raises:
+        OSError: Refused, unreachable, or `TimeoutError`.
+    """
+    outside.setblocking(False)
+    error = outside.connect_ex((str(target.address), target.port))
+    if error == errno.EINPROGRESS:
+        await _wait_writable(outside, DIAL_SECONDS)
+        error = outside.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
 async def send_all(sock: socket.socket, data: bytes) -> int:
-    """Send a few bytes within `SEND_SECONDS`; returns how many."""
-    async with asyncio.timeout(SEND_SECONDS):
-        await asyncio.get_running_loop().sock_sendall(sock, data)
+    """Send a few bytes, on a fresh connection at once, else within `SEND_SECONDS`.
+
+    Returns:
+        How many.
+    """
+    sent = sock.send(data)
+    if sent < len(data):
+        async with asyncio.timeout(SEND_SECONDS):
+            await asyncio.get_running_loop().sock_sendall(sock, data[sent:])
     return len(data)
 
 
@@ -93,12 +115,13 @@ async def say_farewell(client: socket.socket, data: bytes) -> None:
                 pass
 
 
-def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel find out when the other side is gone; and never wait to fill a segment."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option, value in _KEEP_ALIVE:
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+def keep_alive(*socks: socket.socket) -> None:
+    """Have the kernel find out when another side is gone; and never wait to fill a segment."""
+    for sock in socks:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option, value in _KEEP_ALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def reset(sock: socket.socket) -> None:
@@ -113,6 +136,31 @@ def explain(error: OSError) -> str:
     if isinstance(error, TimeoutError) and error.errno is None:
         return "the destination did not answer in time"
     return (error.strerror or os.strerror(error.errno or 0)).lower()
+
+
+async def _read_on(client: socket.socket, reader: ClientHelloReader) -> None:
+    loop = asyncio.get_running_loop()
+    while isinstance(reader.outcome, Incomplete):
+        data = await loop.sock_recv(client, MAX_CLIENT_HELLO)
+        if not data:
+            return
+        reader.receive(data)
+
+
+async def _wait_writable(sock: socket.socket, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    writable: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(sock.fileno(), _resolve, writable)
+    try:
+        async with asyncio.timeout(seconds):
+            await writable
+    finally:
+        loop.remove_writer(sock.fileno())
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _unpack(packed: bytes) -> IPAddress:
