@@ -14,7 +14,6 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -23,7 +22,8 @@ from sandboxed_mcp.config.loading import load_server
 from tests.hostile.wire import Wire, open_wire, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Mapping
+    from pathlib import Path
 
     from sandboxed_mcp import ServerConfig
 
@@ -155,7 +155,7 @@ class Arena:
     folder: Path
     env: Mapping[str, str] | None = None
 
-    def hostile(self, *options: str, tag: str = "x", **settings: Any) -> Hostile:  # noqa: ANN401
+    def hostile(self, *options: str, tag: str = "x", **settings: Any) -> Hostile:
         """A hostile server.
 
         Args:
@@ -188,7 +188,7 @@ class Arena:
                 subprocess.run(["docker", "rm", "-fv", name], capture_output=True, check=False)
 
     @contextmanager
-    def open_image(self, *changes: str, script: str = "true") -> Iterator[str]:
+    def open_image(self, *changes: str, script: str = "true") -> Generator[str]:
         """An image made from the python image by a script and Dockerfile instructions."""
         number = next(_numbers)
         container, image = f"{RUN}-image-{number}", f"{RUN}-image:{number}"

@@ -17,7 +17,7 @@ from tests.hostile.arena import IMAGE, docker
 from tests.hostile.wire import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 __all__ = ["OwnEngine", "open_engine"]
 
@@ -79,7 +79,9 @@ class OwnEngine:
         file.unlink()
 
     def answers(self) -> bool:
-        asked = subprocess.run(["docker", "version"], env=self.env, capture_output=True, check=False)
+        asked = subprocess.run(
+            ["docker", "version"], env=self.env, capture_output=True, check=False
+        )
         return asked.returncode == 0
 
     def load(self, image: str) -> None:
@@ -120,7 +122,7 @@ class OwnEngine:
 
 
 @contextmanager
-def open_engine() -> Iterator[OwnEngine]:
+def open_engine() -> Generator[OwnEngine]:
     """A running engine of its own that holds the image that attackers run in."""
     engine = OwnEngine(Path(tempfile.mkdtemp(prefix="hostile-", dir="/tmp")))
     try:

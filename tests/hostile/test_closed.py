@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,6 +17,7 @@ from tests.hostile.arena import RUN, containers_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.hostile.arena import Arena, Hostile
 
@@ -126,9 +126,7 @@ def test_bad_setting_stops_the_launch_by_name(
 
 @pytest.mark.claim("closed")
 @pytest.mark.parametrize("egress", EGRESS.values(), ids=EGRESS)
-def test_egress_that_cannot_be_enforced_yet_stops_the_launch(
-    arena: Arena, egress: object
-) -> None:
+def test_egress_that_cannot_be_enforced_yet_stops_the_launch(arena: Arena, egress: object) -> None:
     error = check_refused(arena.hostile(policy={"egress": egress}), "policy.egress")
     assert isinstance(error, ConfigError)
 
@@ -155,9 +153,7 @@ def test_setting_that_this_engine_cannot_enforce_stops_the_launch(
 @pytest.mark.claim("closed")
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @pytest.mark.parametrize("mode", ["ro", "rw"])
-def test_source_that_opens_the_host_stops_the_launch(
-    arena: Arena, source: str, mode: str
-) -> None:
+def test_source_that_opens_the_host_stops_the_launch(arena: Arena, source: str, mode: str) -> None:
     mounts = [{"source": source, "target": "/data", "mode": mode}]
     check_refused(arena.hostile(mounts=mounts), "mounts[1].source")
 
@@ -200,9 +196,7 @@ def test_pipe_is_refused(arena: Arena, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_folder_that_holds_a_socket_is_refused(
-    arena: Arena, tmp_path: Path, depth: int
-) -> None:
+def test_folder_that_holds_a_socket_is_refused(arena: Arena, tmp_path: Path, depth: int) -> None:
     folder = tmp_path.joinpath(*"abc"[: depth - 1])
     folder.mkdir(parents=True, exist_ok=True)
     tmp_path.chmod(0o755)

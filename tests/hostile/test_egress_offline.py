@@ -63,24 +63,18 @@ def test_destination_is_unreachable(
 
 
 @pytest.mark.claim("egress")
-def test_host_is_unreachable_at_its_bridge_address(
-    inside: Wire, listener: tuple[str, int]
-) -> None:
+def test_host_is_unreachable_at_its_bridge_address(inside: Wire, listener: tuple[str, int]) -> None:
     assert inside.probe("kernel.connect", V4, TCP, *listener) in NO_WAY
 
 
 @pytest.mark.claim("egress", twin=True)
-def test_bridged_container_reaches_the_host(
-    bridged: Wire, listener: tuple[str, int]
-) -> None:
+def test_bridged_container_reaches_the_host(bridged: Wire, listener: tuple[str, int]) -> None:
     assert bridged.probe("kernel.connect", V4, TCP, *listener) == "ok"
     assert bridged.probe("kernel.connect", V4, UDP, *listener) == "ok"
 
 
 @pytest.mark.claim("egress")
-def test_loopback_is_the_only_interface_and_there_is_no_route(
-    inside: Wire, bridged: Wire
-) -> None:
+def test_loopback_is_the_only_interface_and_there_is_no_route(inside: Wire, bridged: Wire) -> None:
     # Tunnel devices that the kernel puts into every new namespace are down and lead nowhere.
     assert inside.probe("insight.interfaces")[:1] == ["lo"]
     assert not any(name.startswith("eth") for name in inside.probe("insight.interfaces"))
@@ -99,7 +93,7 @@ def test_loopback_of_the_host_is_another_one(arena: Arena, inside: Wire) -> None
 
 
 @contextmanager
-def open_abstract(name: str) -> Iterator[None]:
+def open_abstract(name: str) -> Generator[None]:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("\0" + name)
         server.listen()

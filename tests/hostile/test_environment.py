@@ -39,7 +39,9 @@ SENSITIVE = (
 @pytest.fixture(scope="module")
 def image_environment() -> dict[str, str]:
     """What the image itself declares."""
-    entries = json.loads(docker("image", "inspect", "-f", "{{json .Config.Env}}", IMAGE))
+    entries: list[str] | None = json.loads(
+        docker("image", "inspect", "-f", "{{json .Config.Env}}", IMAGE)
+    )
     return dict(entry.split("=", 1) for entry in entries or [])
 
 
@@ -103,7 +105,9 @@ def test_plain_container_shows_what_is_passed_on(arena: Arena) -> None:
 def test_command_line_of_the_first_process_holds_no_value_of_a_variable(arena: Arena) -> None:
     with arena.hostile(tag="argv", env={"DECLARED": CANARY}).open() as wire:
         lines = wire.probe("insight.command_lines")
-        assert f"DECLARED={CANARY}" in wire.probe("insight.environment_by_every_route")["os.environ"]
+        assert (
+            f"DECLARED={CANARY}" in wire.probe("insight.environment_by_every_route")["os.environ"]
+        )
     assert CANARY not in json.dumps(lines)
     assert any("/attack/server.py" in line for line in lines.values())
 
@@ -123,8 +127,10 @@ def test_variable_of_a_hostile_image_does_not_override_a_declared_one(arena: Are
 @pytest.mark.claim("env")
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "DOCKER_HOST", "HTTPS_PROXY"])
 def test_image_variable_never_reaches_the_launcher(arena: Arena, name: str) -> None:
-    with arena.open_image(f"ENV {name}={CANARY}") as image:
-        with arena.hostile(tag="preload", image=image).open() as wire:
-            routes = wire.probe("insight.environment_by_every_route")
-            assert f"{name}={CANARY}" in routes["os.environ"]
-            assert CANARY.encode() not in Path(f"/proc/{wire.pid}/environ").read_bytes()
+    with (
+        arena.open_image(f"ENV {name}={CANARY}") as image,
+        arena.hostile(tag="preload", image=image).open() as wire,
+    ):
+        routes = wire.probe("insight.environment_by_every_route")
+        assert f"{name}={CANARY}" in routes["os.environ"]
+        assert CANARY.encode() not in Path(f"/proc/{wire.pid}/environ").read_bytes()

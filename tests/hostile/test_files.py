@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,7 @@ from tests.hostile.test_closed import check_refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from pathlib import Path
 
     from tests.hostile.arena import Arena
     from tests.hostile.wire import Wire
@@ -38,7 +38,7 @@ def make_data(folder: Path, owner: int) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=USERS.values(), ids=USERS)
+@pytest.fixture(scope="module", params=USERS.values(), ids=list(USERS))
 def mounted(
     arena: Arena, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Wire]:
@@ -82,9 +82,7 @@ def test_plain_container_is_writable(outside: Wire) -> None:
 
 @pytest.mark.claim("files")
 @pytest.mark.parametrize("root", ["/proc", "/sys"])
-def test_no_file_of_the_kernel_opens_for_writing(
-    mounted: Wire, outside: Wire, root: str
-) -> None:
+def test_no_file_of_the_kernel_opens_for_writing(mounted: Wire, outside: Wire, root: str) -> None:
     found = mounted.probe("insight.writable_kernel_files", root, seconds=90)
     assert [path for path in found if not path.startswith(OPEN_TO_ALL)] == []
     assert outside.probe("insight.writable_kernel_files", root, seconds=90) != []
@@ -190,9 +188,7 @@ def nested_mount(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.claim("files")
-def test_folder_that_holds_another_file_system_is_refused(
-    arena: Arena, nested_mount: Path
-) -> None:
+def test_folder_that_holds_another_file_system_is_refused(arena: Arena, nested_mount: Path) -> None:
     mounts = [{"source": str(nested_mount), "target": "/data"}]
     check_refused(arena.hostile(mounts=mounts), "another file system")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.hostile.arena import Arena
 
 CAPABLE = (
-    "cp $(readlink -f /usr/bin/python3) /capable && python3 -c \"import os,struct;"
+    'cp $(readlink -f /usr/bin/python3) /capable && python3 -c "import os,struct;'
     "os.setxattr('/capable','security.capability',"
     "struct.pack('<5I',0x02000001,1<<13,0,0,0))\""
 )
@@ -109,7 +109,8 @@ def test_healthcheck_entrypoint_onbuild_and_ports_have_no_effect(arena: Arena) -
     assert found["Config"]["Healthcheck"]["Test"] == ["NONE"]
     assert found["Config"]["Labels"]["sandboxed-mcp.owner"] != "somebody"
     assert found["Config"]["Labels"]["sandboxed-mcp.launch"] != "mine"
-    assert not any((found["NetworkSettings"]["Ports"] or {}).values())
+    ports: dict[str, object] = found["NetworkSettings"]["Ports"] or {}
+    assert not any(ports.values())
 
 
 @pytest.mark.claim("power")
@@ -124,6 +125,8 @@ def test_shadowed_interpreter_only_fools_the_sandbox(arena: Arena) -> None:
 
 @pytest.mark.claim("power", twin=True)
 def test_harmless_image_runs(arena: Arena) -> None:
-    with arena.open_image("WORKDIR /srv", "ENV COLOUR=blue") as image:
-        with arena.hostile(tag="harmless", image=image).open() as wire:
-            assert wire.probe("insight.identity")["cwd"] == "/srv"
+    with (
+        arena.open_image("WORKDIR /srv", "ENV COLOUR=blue") as image,
+        arena.hostile(tag="harmless", image=image).open() as wire,
+    ):
+        assert wire.probe("insight.identity")["cwd"] == "/srv"

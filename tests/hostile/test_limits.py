@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import psutil
@@ -169,7 +169,7 @@ def test_locked_memory_is_bounded(small: Wire, outside: Wire) -> None:
     assert outside.probe("appetite.lock_memory", 4096) == "ok"
 
 
-def quick(seconds: float = 2.0, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def quick(seconds: float = 2.0, **more: Any) -> dict[str, Any]:
     return {"limits": {"start_timeout": seconds, **more}}
 
 
@@ -206,7 +206,8 @@ def connect_error(hostile: Hostile) -> Exception:
 def words_of(error: BaseException) -> str:
     """The text of an error, and of those inside when it is a group."""
     if isinstance(error, BaseExceptionGroup):
-        return "\n".join(map(words_of, error.exceptions))
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return "\n".join(map(words_of, group.exceptions))
     return str(error)
 
 
@@ -320,7 +321,7 @@ def test_server_that_ends_under_a_call_fails_it_at_once(arena: Arena) -> None:
     hostile.wait_gone()
 
 
-def connect_over(sandbox: Any) -> Any:  # noqa: ANN401 - the SDK's client
+def connect_over(sandbox: Any) -> Any:
     from mcp import Client
 
     from sandboxed_mcp import open_streams
@@ -367,9 +368,9 @@ def test_endless_message_fails_its_call_and_the_launcher_stays_small(arena: Aren
     strict=True, reason="limits.message_size says `either way`, and holds for the server's lines"
 )
 def test_message_of_the_client_beyond_the_limit_is_refused(arena: Arena) -> None:
-    with arena.hostile(tag="big", policy={"limits": {"message_size": "1MiB"}}).open() as wire:
-        with pytest.raises(CallFailedError, match=r"limits\.message_size"):
-            wire.call("say", text="x" * (2 * MIB))
+    hostile = arena.hostile(tag="big", policy={"limits": {"message_size": "1MiB"}})
+    with hostile.open() as wire, pytest.raises(CallFailedError, match=r"limits\.message_size"):
+        wire.call("say", text="x" * (2 * MIB))
 
 
 def peak_memory(pid: int) -> int:

@@ -22,7 +22,7 @@ from tests.hostile.arena import GONE_SECONDS, RUN, docker, watchdogs_of
 from tests.hostile.wire import Wire, open_wire, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from tests.hostile.arena import Arena, Hostile
 
@@ -76,7 +76,7 @@ def script_argv(hostile: Hostile, *options: str) -> list[str]:
 @contextmanager
 def open_script(
     hostile: Hostile, env: dict[str, str], *options: str
-) -> Iterator[tuple[Wire, list[str]]]:
+) -> Generator[tuple[Wire, list[str]]]:
     """A launcher on the library, with its sandbox open; what it said."""
     with open_wire(script_argv(hostile, *options), env=env) as wire:
         yield wire, wire.read_line().decode().split()
@@ -111,7 +111,9 @@ def outcomes(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Outcomes
     """Every end of every kind of launcher, tried a few at a time: each takes seconds of waiting."""
     folder = tmp_path_factory.mktemp("ends")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        tried = {("cli", end): pool.submit(end_command_line, arena, folder, end) for end in CLI_ENDS}
+        tried = {
+            ("cli", end): pool.submit(end_command_line, arena, folder, end) for end in CLI_ENDS
+        }
         tried |= {("library", end): pool.submit(end_library, arena, folder, end) for end in ENDS}
     return tried
 

@@ -128,9 +128,7 @@ def test_no_group_is_held_beside_the_users_own(inside: Wire, outside: Wire) -> N
 
 
 @pytest.mark.claim("power")
-def test_loading_a_module_needs_a_capability_that_is_not_there(
-    inside: Wire, outside: Wire
-) -> None:
+def test_loading_a_module_needs_a_capability_that_is_not_there(inside: Wire, outside: Wire) -> None:
     assert inside.probe("kernel.load_module") in REFUSED
     # A kernel without modules has nothing to load, for nobody.
     assert outside.probe("kernel.load_module") in {"ok", "ENOSYS"}

@@ -28,7 +28,7 @@ from tests.hostile.test_limits import connect_over, words_of
 from tests.hostile.wire import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
     from tests.hostile.arena import Arena, Hostile
     from tests.hostile.wire import Wire
@@ -75,7 +75,7 @@ def canaries(arena: Arena, tmp_path: Path) -> Canaries:
 
 
 @contextmanager
-def in_environment(canaries: Canaries) -> Iterator[None]:
+def in_environment(canaries: Canaries) -> Generator[None]:
     """The library reads the process's own environment."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TOKEN", "KEY", "XDG_RUNTIME_DIR"):
@@ -123,7 +123,9 @@ def test_engine_shows_a_value_only_as_the_containers_own_variable(
 def test_no_other_place_of_the_engine_holds_a_value(canaries: Canaries, running: Wire) -> None:
     container = canaries.hostile.container()
     assert running.call("say", text="up") == "said"
-    listed = docker("ps", "-a", "--no-trunc", "--format", "{{json .}}", "--filter", f"id={container}")
+    listed = docker(
+        "ps", "-a", "--no-trunc", "--format", "{{json .}}", "--filter", f"id={container}"
+    )
     image = docker("inspect", "-f", "{{.Image}}", container)
     history = docker("history", "--no-trunc", "--format", "{{json .}}", image)
     now = int(time.time())
@@ -137,7 +139,7 @@ def test_no_other_place_of_the_engine_holds_a_value(canaries: Canaries, running:
 def test_no_process_of_the_host_shows_a_value(canaries: Canaries, running: Wire) -> None:
     wait_until(lambda: watchdogs_of(running.pid), 10, "the watchdog")
     (watchdog,) = watchdogs_of(running.pid)
-    commands = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
+    commands: list[list[str]] = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
     assert any(canaries.hostile.name in words for words in commands)
     assert canaries.leaked_in(json.dumps(commands)) == []
     assert canaries.leaked_in(Path(f"/proc/{watchdog}/environ").read_text(encoding="utf-8")) == []
@@ -336,7 +338,7 @@ def test_no_secret_file_is_left_when_the_server_ends_by_itself(canaries: Canarie
         async with open_sandbox(canaries.hostile.config) as sandbox:
             assert secret_files(canaries) != []
             async with connect_over(sandbox) as client:
-                with pytest.raises(Exception, match="exit code 5"):  # noqa: PT011 - the SDK's own
+                with pytest.raises(Exception, match="exit code 5"):
                     await client.call_tool("die", {"code": 5})
             raise await sandbox.exited_error()
 

@@ -101,7 +101,7 @@ class Wire:
             if message.get("id") == call_id and "method" not in message:
                 return message
 
-    def request(self, method: str, params: object, seconds: float = CALL_SECONDS) -> Any:  # noqa: ANN401 - JSON
+    def request(self, method: str, params: object, seconds: float = CALL_SECONDS) -> Any:
         call_id = next(self._ids)
         self.send_message(method, params, call_id)
         reply = self.read_reply(call_id, seconds)
@@ -121,7 +121,7 @@ class Wire:
         )
         self.send_message("notifications/initialized", {})
 
-    def call(self, tool: str, seconds: float = CALL_SECONDS, **arguments: object) -> Any:  # noqa: ANN401
+    def call(self, tool: str, seconds: float = CALL_SECONDS, **arguments: object) -> Any:
         """Calls a tool of the hostile server; gives its answer."""
         result = self.request("tools/call", {"name": tool, "arguments": arguments}, seconds)
         return json.loads(result["content"][0]["text"])
@@ -132,7 +132,7 @@ class Wire:
         self.send_message("tools/call", {"name": tool, "arguments": arguments}, call_id)
         return call_id
 
-    def probe(self, path: str, *args: object, seconds: float = CALL_SECONDS) -> Any:  # noqa: ANN401
+    def probe(self, path: str, *args: object, seconds: float = CALL_SECONDS) -> Any:
         """Runs the attack `module.name` inside; gives its outcome."""
         module, _, name = path.partition(".")
         report = self.call("probe", seconds, module=module, name=name, args=list(args))

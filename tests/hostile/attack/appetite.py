@@ -136,7 +136,7 @@ def crash() -> bool:
 
 
 def lock_memory(size: int) -> str:
-    import ctypes  # noqa: PLC0415
+    import ctypes
 
     block = mmap.mmap(-1, size)
     address = ctypes.addressof(ctypes.c_char.from_buffer(block))

@@ -144,7 +144,7 @@ def modify(path: str) -> dict[str, str]:
     acts = {
         "write": lambda: os.close(os.open(path, os.O_WRONLY)),
         "truncate": lambda: os.truncate(path, os.stat(path).st_size),  # noqa: PTH116
-        "chmod": lambda: os.chmod(path, 0o777),  # noqa: PTH101
+        "chmod": lambda: os.chmod(path, 0o600),  # noqa: PTH101
         "link": lambda: os.link(path, twin),
         "rename": lambda: os.rename(path, twin),  # noqa: PTH104
         "unlink": lambda: os.unlink(path),  # noqa: PTH108
@@ -233,10 +233,10 @@ def open_descriptors() -> list[str]:
 
 def run(*argv: str) -> str:
     """Runs a program; gives what it says."""
-    import subprocess  # noqa: PLC0415
+    import subprocess
 
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=20)  # noqa: S603
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=20)
     except OSError as error:
         return f"!{error.strerror}"
     return (done.stdout + done.stderr).strip()

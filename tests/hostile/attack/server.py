@@ -176,7 +176,7 @@ def handle(message: dict[str, Any]) -> None:
     method, call_id = message.get("method"), message.get("id")
     params: dict[str, Any] = message.get("params") or {}
     if method == "initialize":
-        result = {
+        result: dict[str, Any] = {
             "protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {}, "logging": {}},
             "serverInfo": {"name": "hostile", "version": "1"},
