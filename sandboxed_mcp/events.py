@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadLine",
+    "BadLinesSuppressed",
+    "ControlUnavailable",
     "Event",
     "EventsDropped",
     "Exited",
@@ -69,6 +71,28 @@ class BadLine(Event):
     head: str
     reason: str
     answered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadLinesSuppressed(Event):
+    """More bad lines came than the audit log takes; these were only counted.
+
+    Attributes:
+        count: Bad lines that have no event of their own.
+    """
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlUnavailable(Event):
+    """The launch has no control socket: `watch` and `policy apply` cannot reach it.
+
+    Attributes:
+        reason: Why, one sentence.
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

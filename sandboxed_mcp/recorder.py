@@ -1,17 +1,24 @@
 """Stamps events with time, server and launch, and queues them for whoever reads.
 
-The queue is bounded: without a reader the oldest events give way, and their number is told.
+The queue is bounded: without a reader the oldest events give way, and their number is told. A
+sink, such as the audit log, gets every event at once. No event leaves here with the value of a
+secret in it: what a server asks for, a host name say, may hold one.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
 from sandboxed_mcp.events import Event, EventsDropped
+from sandboxed_mcp.text import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["QUEUED_EVENTS", "EventQueue", "Recorder"]
 
@@ -76,15 +83,46 @@ class EventQueue:
 
 
 class Recorder:
-    """Makes the events of one launch."""
+    """Makes the events of one launch.
 
-    def __init__(self, server: str, launch: str) -> None:
+    Attributes:
+        events: The events, for one reader.
+        sinks: Called with each event, in order, when it happens; none of them may raise.
+    """
+
+    def __init__(self, server: str, launch: str, secrets: Mapping[str, str] | None = None) -> None:
+        """Start without any event.
+
+        Args:
+            server: The configured name.
+            launch: The launch id.
+            secrets: The server's secrets: their values by name.
+        """
         self._server = server
         self._launch = launch
+        secrets = secrets or {}
+        lower = {name: value.lower() for name, value in secrets.items()}  # as in a host name
+        self._redactors = [Redactor(secrets), Redactor(lower)] if secrets else []
         self.events = EventQueue()
+        self.sinks: list[Callable[[Event], None]] = []
 
     def record(self, event_type: type[Event], /, **fields: Any) -> None:  # noqa: ANN401 - the event's own
-        """Queues an event of this launch, stamped now."""
-        self.events.put(
-            event_type(time=time.time(), server=self._server, launch=self._launch, **fields)
-        )
+        """Queues an event of this launch, stamped now, and hands it to the sinks."""
+        if self._redactors:
+            fields = {name: self._redact(value) for name, value in fields.items()}
+        event = event_type(time=time.time(), server=self._server, launch=self._launch, **fields)
+        self.events.put(event)
+        for sink in self.sinks:
+            sink(event)
+
+    def _redact(self, value: Any) -> Any:  # noqa: ANN401 - of the value's own type
+        if isinstance(value, str):
+            for redactor in self._redactors:
+                value = redactor.redact(value)
+            return value
+        if isinstance(value, Mapping):
+            items = cast("Mapping[str, Any]", value).items()
+            return {name: self._redact(item) for name, item in items}
+        if isinstance(value, tuple):
+            return tuple(self._redact(item) for item in cast("tuple[Any, ...]", value))
+        return value

@@ -7,6 +7,7 @@ go out.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -228,8 +229,9 @@ def check_leftovers(orphans: list[Orphan]) -> Finding:
     """What launchers that are gone left behind."""
     if not orphans:
         return Finding("leftovers", "ok", "none")
-    containers = sum(one.kind == "container" for one in orphans)
-    text = f"containers: {containers}, folders of secret files: {len(orphans) - containers}"
+    count = Counter(one.kind for one in orphans)
+    text = f"containers: {count['container']}, folders of secret files: {count['secrets']}"
+    text += f", control sockets: {count['control']}"
     return Finding("leftovers", "warn", f"{text}, of launchers that are gone", LEFTOVERS_FIX)
 
 

@@ -180,7 +180,7 @@ async def _stop_launch(engine: Engine, containers: list[RunningSandbox]) -> None
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def gc(*, dry_run: bool, as_json: bool) -> None:
-    """Remove what launchers left behind that are gone: containers, and secret files.
+    """Remove what launchers left behind that are gone: containers, secret files, sockets.
 
     Whatever cannot be judged from here, as it belongs to another machine or another pid
     namespace, stays. Every launch does the same when it ends.
@@ -202,6 +202,7 @@ async def _collect(dry_run: bool) -> list[Orphan]:
 
 def _name_orphan(orphan: Orphan) -> str:
     if orphan.container is None:
-        return f"secret files {orphan.place}"
+        kind = "secret files" if orphan.kind == "secrets" else "control socket"
+        return f"{kind} {orphan.place}"
     server = sanitize(orphan.container.labels.get(LABEL_SERVER, ""), NAME_CHARS)
     return f"container {orphan.place[:SHORT_ID]} of {server}"

@@ -14,7 +14,7 @@ import anyio
 
 from sandboxed_mcp.engine.orphans import OwnerState, judge_owner
 from sandboxed_mcp.errors import ConfigError
-from sandboxed_mcp.plan import LABEL_LAUNCH, LABEL_OWNER, LABEL_ROLE, LABEL_SERVER
+from sandboxed_mcp.plan import LABEL_LAUNCH, LABEL_NETWORK, LABEL_OWNER, LABEL_ROLE, LABEL_SERVER
 
 if TYPE_CHECKING:
     from sandboxed_mcp.engine.api import Engine
@@ -130,10 +130,13 @@ def list_servers(sandboxes: list[RunningSandbox]) -> list[RunningSandbox]:
 
 
 def render_network(sandbox: RunningSandbox) -> str:
-    """What a sandbox can reach: nothing, or what the rules of its gateway allow."""
+    """What a sandbox can reach: `none`, `rules`, `unrestricted` or `observed` (none, recorded)."""
     if sandbox.role != SERVER:
         return "gateway only"
-    return "rules" if sandbox.network.startswith("container:") else sandbox.network
+    labels: dict[str, str] = sandbox.found.get("Config", {}).get("Labels") or {}
+    if not sandbox.network.startswith("container:"):
+        return sandbox.network
+    return labels.get(LABEL_NETWORK, "rules")
 
 
 def find_sandboxes(word: str, sandboxes: list[RunningSandbox]) -> list[RunningSandbox]:

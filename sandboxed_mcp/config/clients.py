@@ -1,9 +1,9 @@
 """Files of MCP clients: `{"mcpServers": {...}}`, or VS Code's `{"servers": {...}}`.
 
 An entry keeps the shape the client knows; what the sandbox adds stands in its `sandbox` table
-(`image`, `secrets`, `mounts`, `policy`). Keys that only the client acts on are accepted and
-have no effect here; any other key is refused by name. A placeholder, which some clients expand
-and others pass on as it stands, is refused: nothing is expanded here.
+(`image`, `secrets`, `mounts`, `policy`, `audit`). Keys that only the client acts on are
+accepted and have no effect here; any other key is refused by name. A placeholder, which some
+clients expand and others pass on as it stands, is refused: nothing is expanded here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ROOTS", "parse_client_entry", "select_entries"]
 ROOTS: Final = ("mcpServers", "servers")
 
 _OURS: Final = ("command", "args", "env", "cwd", "disabled")
-_NESTED: Final = ("image", "secrets", "mounts", "policy")
+_NESTED: Final = ("image", "secrets", "mounts", "policy", "audit")
 _CLIENT_ONLY: Final[Mapping[str, str]] = {
     "type": "Claude Code, Cursor, VS Code, Copilot",
     "timeout": "Claude Code, Cline, Roo Code, Gemini CLI, Amazon Q",

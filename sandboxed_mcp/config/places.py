@@ -15,6 +15,7 @@ __all__ = [
     "SYSTEM",
     "USER_SOCKETS",
     "at_or_below",
+    "control_folders",
 ]
 
 SYSTEM: Final = (
@@ -105,6 +106,18 @@ USER_SOCKETS: Final = (
     ".local/share/containers/podman/machine/podman.sock",
 )
 """Where container engines listen, below a home."""
+
+
+def control_folders(runtime: str | None, uid: int) -> tuple[str, ...]:
+    """List the folders that may hold launchers' control sockets, the preferred one first.
+
+    Args:
+        runtime: `XDG_RUNTIME_DIR` (XDG Base Directory 0.8), if it is set.
+        uid: The launching user.
+    """
+    places = [f"{runtime.rstrip('/')}/sandboxed-mcp"] if runtime and runtime[0] == "/" else []
+    places += [f"/run/user/{uid}/sandboxed-mcp", f"/tmp/sandboxed-mcp-{uid}"]  # noqa: S108
+    return tuple(dict.fromkeys(places))
 
 
 def at_or_below(path: str, parent: str) -> bool:

@@ -75,6 +75,7 @@ class _Resolution:
         config = self.config
         policy = self.attempt(".policy", self.policy)
         secrets = self.secrets()
+        audit = self.attempt(".audit", self.audit)
         mounts = self.mounts(policy.user) if policy else ()
         if self.errors or policy is None:
             raise join_problems(self.errors)
@@ -90,6 +91,7 @@ class _Resolution:
             mounts=mounts,
             policy=policy,
             origin=self.section.file,
+            audit=audit,
         )
 
     def attempt(self, setting: str, act: Callable[[], _Value]) -> _Value | None:
@@ -123,6 +125,10 @@ class _Resolution:
             for index, secret in enumerate(self.config.secrets)
         )
         return tuple(one for one in resolved if one is not None)
+
+    def audit(self) -> str | None:
+        written = self.config.audit
+        return None if written is None else str(self.host.expand(written, self.base_dir))
 
     def mounts(self, user: str) -> tuple[ResolvedMount, ...]:
         resolved = [

@@ -76,6 +76,7 @@ class ResolvedServer:
         mounts: The declared mounts, checked.
         policy: What it is granted; `user` is always `uid:gid` here.
         origin: The file that holds it; None for arguments and code.
+        audit: The audit log, an absolute path; None for none.
     """
 
     name: str
@@ -88,3 +89,4 @@ class ResolvedServer:
     mounts: tuple[ResolvedMount, ...] = ()
     policy: Policy = field(kw_only=True)
     origin: str | None = None
+    audit: str | None = None

@@ -169,6 +169,12 @@ def _parse_policy(value: object) -> str | Policy:
     return value
 
 
+def _check_audit(path: str) -> str:
+    if not path or not path.isprintable() or path.endswith("/"):
+        raise RefusedError(f"{shown(path)} is not a file", 'write a path such as "audit.jsonl"')
+    return path
+
+
 class ServerTable(Table):
     """A server's settings as they stand in `[servers.NAME]`.
 
@@ -182,6 +188,8 @@ class ServerTable(Table):
         cwd: Working directory inside; None for the image's.
         mounts: Files and folders of the host.
         policy: Name in a `policies` folder, path (it has a `/` or ends in `.toml`), or table.
+        audit: File that every event is recorded in, relative to the configuration's folder, or
+            `~/...`; one sandbox at a time writes to it.
         disabled: A note to whoever starts servers unasked; naming the server starts it.
     """
 
@@ -205,6 +213,7 @@ class ServerTable(Table):
         AfterValidator(_check_mounts),
     ] = ()
     policy: Annotated[str | Policy, PlainValidator(_parse_policy)] = DEFAULT_POLICY
+    audit: Annotated[str, AfterValidator(_check_audit)] | None = None
     disabled: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")

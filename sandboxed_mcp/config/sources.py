@@ -39,7 +39,7 @@ class Host:
 
     Attributes:
         home: The launching user's home, real path.
-        sockets: Real paths of engine and agent sockets.
+        sockets: Real paths of engine and agent sockets, and of the folders of launchers' own.
         mount_points: Where file systems are mounted.
     """
 
@@ -68,8 +68,11 @@ def read_host(environ: Mapping[str, str]) -> Host:
         *(f"{home}/{name}" for name in places.USER_SOCKETS),
         *_sockets_of(environ),
     ]
-    sockets = tuple(os.path.realpath(path) for path in candidates if os.path.lexists(path))
-    return Host(home, sockets, _read_mount_points())
+    sockets = [os.path.realpath(path) for path in candidates if os.path.lexists(path)]
+    # These are made when a server starts: what holds them is refused before they are there.
+    control = places.control_folders(environ.get("XDG_RUNTIME_DIR"), os.getuid())
+    sockets += [os.path.realpath(folder) for folder in control]
+    return Host(home, tuple(sockets), _read_mount_points())
 
 
 def resolve_mount(mount: Mount, base_dir: Path, host: Host, user: str) -> ResolvedMount:

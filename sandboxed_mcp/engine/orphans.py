@@ -1,8 +1,9 @@
-"""Finds and removes what launches left behind: containers and folders of secret files.
+"""Finds and removes what launches left behind: containers, secret files, control sockets.
 
 A watchdog removes what its launcher leaves; this is for the case that the watchdog died too.
 Only what carries our labels or our prefix is looked at, and it goes only when the process that
-owns it has certainly ended. Whatever cannot be judged from here stays.
+owns it has certainly ended; a socket, when nobody listens at it. Whatever cannot be judged from
+here stays.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 
+from sandboxed_mcp.engine.control_sockets import list_stale_sockets
 from sandboxed_mcp.engine.owner import describe_owner, owner_is_gone
 from sandboxed_mcp.engine.secret_files import OWNER_FILE, PREFIX, SHARED, secret_places
 from sandboxed_mcp.errors import EngineError
@@ -50,13 +52,13 @@ class Orphan:
     """Something whose launcher has ended.
 
     Attributes:
-        kind: `container` or `secrets` (a folder of secret files).
-        place: The container's id, or the folder's path.
-        owner: The owner text that it carries.
+        kind: `container`, `secrets` (a folder of secret files) or `control` (a socket).
+        place: The container's id, or the path.
+        owner: The owner text that it carries; a socket has none.
         container: The engine's summary when it is a container.
     """
 
-    kind: Literal["container", "secrets"]
+    kind: Literal["container", "secrets", "control"]
     place: str
     owner: str
     container: ContainerSummary | None = None
@@ -91,7 +93,8 @@ async def find_orphans(engine: Engine) -> list[Orphan]:
         if judge_owner(found.labels.get(LABEL_OWNER, ""), engine) == "gone"
     ]
     folders = await anyio.to_thread.run_sync(find_secret_orphans)
-    return [*containers, *folders]
+    sockets = await anyio.to_thread.run_sync(list_stale_sockets, os.environ)
+    return [*containers, *folders, *(Orphan("control", str(path), "") for path in sockets)]
 
 
 async def remove_orphans(engine: Engine) -> list[Orphan]:
@@ -107,8 +110,10 @@ async def remove_orphans(engine: Engine) -> list[Orphan]:
     for orphan in orphans:
         if orphan.kind == "container":
             await engine.remove(orphan.place)
-        else:
+        elif orphan.kind == "secrets":
             await anyio.to_thread.run_sync(_remove_folder, orphan.place)
+        else:
+            await anyio.to_thread.run_sync(_remove_socket, orphan.place)
     return orphans
 
 
@@ -153,6 +158,11 @@ def _read_owner(folder: Path) -> str | None:
         return None
     with os.fdopen(opened, "rb") as file:
         return file.read(_OWNER_BYTES).decode("ascii", "replace").strip()
+
+
+def _remove_socket(path: str) -> None:
+    with suppress(OSError):
+        Path(path).unlink(missing_ok=True)
 
 
 def _remove_folder(folder: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from sandboxed_mcp.egress.rules import render_egress
+from sandboxed_mcp.egress.rules import Unrestricted, render_egress
 from sandboxed_mcp.errors import ConfigError
 from sandboxed_mcp.plan.values import (
     HOME,
     LABEL_LAUNCH,
+    LABEL_NETWORK,
     LABEL_OWNER,
     LABEL_ROLE,
     LABEL_SECRETS,
@@ -51,6 +52,7 @@ def plan_sandbox(
         ConfigError: The image asks for something unsafe.
     """
     _refuse_workdir(server, image)
+    network = _describe_network(server.policy, gateway is not None, observe=observe)
     minimum = {"HOME": HOME, "HOSTNAME": "sandbox"}
     return SandboxPlan(
         server=server.name,
@@ -63,13 +65,13 @@ def plan_sandbox(
         mounts=server.mounts,
         volumes=_scratch_volumes(server, image),
         policy=server.policy,
-        labels=_labels(server, who, "server"),
+        labels=_labels(server, who, "server", network),
         secrets_dir=who.secrets_dir,
         gateway=None
         if gateway is None
         else GatewayPlan(
             image=gateway,
-            labels=_labels(server, who, "gateway"),
+            labels=_labels(server, who, "gateway", network),
             control=control_line(server.policy, FIRST_GENERATION, observe=observe, first=True),
         ),
     )
@@ -95,12 +97,22 @@ def control_line(
     }
 
 
-def _labels(server: ResolvedServer, who: LaunchIdentity, role: str) -> dict[str, str]:
+def _describe_network(policy: Policy, has_gateway: bool, *, observe: bool) -> str:
+    """What the server can reach: `none`, `rules`, `unrestricted` or `observed`."""
+    if not has_gateway:
+        return "none"
+    if observe:
+        return "observed"
+    return "unrestricted" if isinstance(policy.egress, Unrestricted) else "rules"
+
+
+def _labels(server: ResolvedServer, who: LaunchIdentity, role: str, network: str) -> dict[str, str]:
     return {
         LABEL_LAUNCH: who.launch,
         LABEL_SERVER: server.name,
         LABEL_OWNER: who.owner,
         LABEL_ROLE: role,
+        LABEL_NETWORK: network,
         LABEL_SECRETS: ",".join(s.name for s in server.secrets if s.delivery == "env"),
     }
 

@@ -15,6 +15,7 @@ __all__ = [
     "GATEWAY_IMAGE",
     "HOME",
     "LABEL_LAUNCH",
+    "LABEL_NETWORK",
     "LABEL_OWNER",
     "LABEL_ROLE",
     "LABEL_SECRETS",
@@ -30,6 +31,7 @@ LABEL_LAUNCH: Final = "sandboxed-mcp.launch"
 LABEL_SERVER: Final = "sandboxed-mcp.server"
 LABEL_OWNER: Final = "sandboxed-mcp.owner"
 LABEL_ROLE: Final = "sandboxed-mcp.role"
+LABEL_NETWORK: Final = "sandboxed-mcp.network"
 LABEL_SECRETS: Final = "sandboxed-mcp.secrets"
 
 GATEWAY_IMAGE: Final = "sandboxed-mcp/gateway:latest"
@@ -137,8 +139,4 @@ class SandboxPlan:
     @property
     def network(self) -> str:
         """What the server can reach: `none`, `rules`, `unrestricted` or `observed`."""
-        if self.gateway is None:
-            return "none"
-        if self.gateway.control["mode"] == "observe":
-            return "observed"
-        return "unrestricted" if self.gateway.control["egress"] == "unrestricted" else "rules"
+        return self.labels[LABEL_NETWORK]

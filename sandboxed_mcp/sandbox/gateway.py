@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["GatewayLink"]
 
 APPLY_SECONDS: Final = 10.0
+FINISH_SECONDS: Final = 2.0
 TAIL_BYTES: Final = 4096
 
 
@@ -53,6 +54,8 @@ class GatewayLink:
         self.ended = anyio.Event()
         self.failure = ""
         self._server = plan.server
+        self._observe = plan.network == "observed"
+        self._reading = False
         self._stream = stream
         self._recorder = recorder
         self._decoder = FrameDecoder()
@@ -66,6 +69,7 @@ class GatewayLink:
 
     async def run(self) -> None:
         """Reads the gateway's events until it ends."""
+        self._reading = True
         try:
             while True:
                 self._receive(await self._stream.receive())
@@ -73,6 +77,18 @@ class GatewayLink:
             self._end(self._stderr.show() or "its container ended")
         except (EventError, ProtocolError) as error:
             self._end(str(error))
+        finally:
+            self._reading = False
+
+    async def finish(self) -> None:
+        """Lets the gateway end, and takes what it still reports; call it when the server has ended.
+
+        Whoever was reading before may have been cancelled: then this reads.
+        """
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            await self._stream.send_eof()
+        with anyio.move_on_after(FINISH_SECONDS):
+            await (self.ended.wait() if self._reading else self.run())
 
     async def send(self, control: Mapping[str, Any]) -> None:
         """Writes a control line; a gateway that is gone shows in `ended`."""
@@ -91,8 +107,11 @@ class GatewayLink:
                 f"server '{self._server}' was not started: its gateway failed: {self.failure}"
             )
 
-    async def apply(self, policy: Policy) -> None:
+    async def apply(self, policy: Policy) -> PolicyApplied:
         """Puts a policy in force in place of the one before.
+
+        Returns:
+            What is in force now.
 
         Raises:
             LaunchError: It was refused, or the gateway is gone; the policy before stays.
@@ -100,7 +119,7 @@ class GatewayLink:
         async with self._applying:
             self._generation += 1
             self._answered = anyio.Event()
-            await self.send(control_line(policy, self._generation))
+            await self.send(control_line(policy, self._generation, observe=self._observe))
             with anyio.move_on_after(APPLY_SECONDS):
                 await self._answered.wait()
         answer = self._answer
@@ -112,6 +131,7 @@ class GatewayLink:
                 f"the gateway of server '{self._server}' refused the policy: {answer.reason}; "
                 "the policy before stays in force"
             )
+        return answer
 
     def _receive(self, data: bytes) -> None:
         for stream, piece in self._decoder.receive(data):

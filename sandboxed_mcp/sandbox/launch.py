@@ -6,44 +6,56 @@ policy; the server is created meanwhile and started only when the gateway says t
 stand. Closing, in reverse and shielded from cancellation, every wait bounded: end of input,
 SIGTERM, SIGKILL, remove, secret files, watchdog; then what dead launchers left behind goes too.
 Whatever fails on the way in undoes what was done, and the error that made it fail is the one
-that is raised.
+that is raised. The audit log is opened before anything else and closed after everything else;
+when it cannot be written any more, the server is killed.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
+from sandboxed_mcp.audit.log import AuditLog, open_audit_log
+from sandboxed_mcp.config.problems import RefusedError
 from sandboxed_mcp.config.resolve import resolve_server
 from sandboxed_mcp.config.resolved import ResolvedServer
+from sandboxed_mcp.config.swaps import Way, check_ways
 from sandboxed_mcp.engine.connection import find_engine
 from sandboxed_mcp.engine.orphans import sweep_orphans
 from sandboxed_mcp.engine.owner import describe_owner
 from sandboxed_mcp.engine.secret_files import make_secret_folder, open_secret_files
 from sandboxed_mcp.engine.verify import compare_container, compare_status
 from sandboxed_mcp.engine.watchdog import watchdog_of_this_process
-from sandboxed_mcp.errors import ConfigError, EngineError, PlanMismatchError, StartTimeoutError
+from sandboxed_mcp.errors import (
+    ConfigError,
+    EngineError,
+    LaunchError,
+    PlanMismatchError,
+    StartTimeoutError,
+)
 from sandboxed_mcp.events import Started
 from sandboxed_mcp.plan import (
-    GATEWAY_IMAGE,
     GatewayPlan,
     ImageFacts,
     LaunchIdentity,
     SandboxPlan,
-    plan_sandbox,
     render_create,
     render_gateway,
 )
 from sandboxed_mcp.recorder import Recorder
+from sandboxed_mcp.sandbox.asked import plan_launch
+from sandboxed_mcp.sandbox.control import ControlServer
 from sandboxed_mcp.sandbox.running import Sandbox
+from sandboxed_mcp.sandbox.runtimes import check_runtime, read_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from anyio.abc import TaskGroup
 
@@ -51,55 +63,12 @@ if TYPE_CHECKING:
     from sandboxed_mcp.engine.api import Engine
     from sandboxed_mcp.sandbox.gateway import GatewayLink
 
-__all__ = ["image_fix", "open_sandbox", "plan_launch"]
+__all__ = ["open_sandbox"]
 
 REMOVE_SECONDS: Final = 10.0
 REMOVE_POLL_SECONDS: Final = 0.02
 
-# Programs that run a container on the host kernel's network stack. gVisor's own stack sends
-# through packet sockets and a virtual machine through a tap: neither meets the `output` hook.
-_KERNEL_STACK: Final = frozenset({"runc", "crun", "youki", "io.containerd.runc.v2"})
-
 _T = TypeVar("_T")
-
-
-def image_fix(reference: str) -> str:
-    """What to run when an image is missing."""
-    if reference.startswith("sandboxed-mcp/"):
-        name = reference.removeprefix("sandboxed-mcp/").partition(":")[0]
-        return f"run 'sandboxed-mcp build {name}' once"
-    return f"run 'docker pull {reference}' or build it, then start again"
-
-
-async def plan_launch(
-    resolved: ResolvedServer,
-    engine: Engine,
-    *,
-    who: LaunchIdentity | None = None,
-    observe: bool = False,
-) -> SandboxPlan:
-    """The plan of a launch, as `--dry-run` shows it; nothing is created.
-
-    Args:
-        resolved: Resolved settings.
-        engine: The engine that holds the image.
-        who: The launch id and the launching process; None makes a new launch of this process.
-        observe: Whether nothing may leave, and what the server wants is recorded.
-
-    Raises:
-        ConfigError: A setting cannot be enforced.
-        EngineError: The image is missing, or the engine refuses.
-    """
-    who = who or LaunchIdentity(uuid.uuid4().hex, describe_owner())
-    image = await engine.inspect_image(resolved.image, image_fix(resolved.image))
-    gateway = None
-    if _needs_gateway(resolved, observe=observe):
-        gateway = await engine.inspect_image(GATEWAY_IMAGE, image_fix(GATEWAY_IMAGE))
-    return plan_sandbox(resolved, image, who, gateway=gateway, observe=observe)
-
-
-def _needs_gateway(resolved: ResolvedServer, *, observe: bool) -> bool:
-    return observe or resolved.policy.egress != ()
 
 
 @asynccontextmanager
@@ -108,6 +77,7 @@ async def open_sandbox(
     *,
     engine: Engine | None = None,
     observe: bool = False,
+    audit: Path | None = None,
 ) -> AsyncGenerator[Sandbox]:
     """Starts a server in its sandbox; stops and removes it at the end.
 
@@ -116,6 +86,9 @@ async def open_sandbox(
         engine: The engine to use; None finds it as Docker's own command line does.
         observe: Let nothing leave, whatever the policy says, and record what the server
             wants: every name resolves to an address that leads nowhere.
+        audit: The file that every event is recorded in (`sandboxed_mcp.audit.log`); None for
+            the one of the settings, if they name one. A server whose events cannot be
+            recorded any more is killed.
 
     Raises:
         ConfigError: A setting cannot be used or cannot be enforced.
@@ -127,13 +100,12 @@ async def open_sandbox(
     )
     timeout = resolved.policy.limits.start_timeout
     async with AsyncExitStack() as undo:
-        tasks = None
-        if _needs_gateway(resolved, observe=observe):
-            tasks = await undo.enter_async_context(_open_tasks())
+        log = undo.enter_context(_open_log(resolved, audit))
+        tasks = await undo.enter_async_context(_open_tasks())
         try:
             with anyio.fail_after(timeout):
                 engine = engine or await find_engine(os.environ)
-                launch = _Launch(resolved, engine, undo, tasks)
+                launch = _Launch(resolved, engine, undo, tasks, log)
                 sandbox = await launch.run(observe=observe)
         except TimeoutError as error:
             raise StartTimeoutError(
@@ -141,6 +113,21 @@ async def open_sandbox(
                 f"{timeout:g} s; raise the limit or see 'sandboxed-mcp doctor'"
             ) from error
         yield sandbox
+
+
+def _open_log(
+    resolved: ResolvedServer, named: Path | None
+) -> AbstractContextManager[AuditLog | None]:
+    path = named or (Path(resolved.audit) if resolved.audit is not None else None)
+    if path is None:
+        return nullcontext()
+    setting = "audit" if named is not None else f"servers.{resolved.name}.audit"
+    origin = None if named is not None else resolved.origin
+    try:
+        check_ways([Way(path.absolute(), f"the audit log '{path}'")], resolved.mounts)
+    except RefusedError as error:
+        raise ConfigError(setting, error.problem, error.fix, file=origin) from error
+    return open_audit_log(path.absolute(), setting, origin)
 
 
 @asynccontextmanager
@@ -166,29 +153,37 @@ class _Launch:
         resolved: ResolvedServer,
         engine: Engine,
         undo: AsyncExitStack,
-        tasks: TaskGroup | None,
+        tasks: TaskGroup,
+        log: AuditLog | None,
     ) -> None:
         self._resolved = resolved
         self._engine = engine
         self._undo = undo
         self._tasks = tasks
         self._launch = uuid.uuid4().hex
-        self._recorder = Recorder(resolved.name, self._launch)
+        secrets = {secret.name: secret.value for secret in resolved.secrets}
+        self._recorder = Recorder(resolved.name, self._launch, secrets)
+        self._log = log
+        if log is not None:
+            self._recorder.sinks.append(log.write)
+        self._control = ControlServer(self._recorder)
 
     async def run(self, *, observe: bool) -> Sandbox:
         """All steps, in order."""
         who = LaunchIdentity(self._launch, describe_owner(), self._write_secrets())
         plan = await plan_launch(self._resolved, self._engine, who=who, observe=observe)
         self._undo.callback(self._recorder.events.close)
+        self._undo.push_async_callback(_shielded, self._control.close)
         link, gateway = None, None
         if plan.gateway is not None:
             link, gateway = await self._start_gateway(plan, plan.gateway)
         container = await self._create(render_create(plan, gateway), plan.image)
         sandbox = await self._attach(plan, container, link)
         if link is not None:
-            await self._check_runtime(container)
+            await check_runtime(self._engine, container, self._resolved)
             await link.wait_ready()
-            self._watch(link, sandbox)
+        self._watch(link, sandbox)
+        await self._control.open(self._tasks, sandbox, os.environ, self._launch)
         await self._start(container, net_admin=False)
         self._recorder.record(
             Started, container=container, image=plan.image.id, network=plan.network
@@ -227,50 +222,27 @@ class _Launch:
     ) -> tuple[GatewayLink, str]:
         from sandboxed_mcp.sandbox.gateway import GatewayLink  # noqa: PLC0415 - rarely needed
 
-        if self._tasks is None:
-            raise AssertionError("a sandbox with a gateway is opened with a task group")
         container = await self._create(render_gateway(gateway), gateway.image)
         stream = await self._engine.attach(container)
         self._undo.push_async_callback(_shielded, stream.aclose)
         link = GatewayLink(plan, stream, self._recorder)
+        self._undo.push_async_callback(_shielded, link.finish)
         self._tasks.start_soon(link.run)
         await link.send(gateway.control)
         await self._start(container, net_admin=True)
         return link, container
 
-    async def _check_runtime(self, container: str) -> None:
-        """Refuses a runtime whose own network stack sends past the gateway's rules.
-
-        Raises:
-            ConfigError: It is not known to use the network namespace's own stack.
-        """
-        found = await self._engine.inspect(container)
-        runtime: str = (found or {"HostConfig": {}})["HostConfig"].get("Runtime") or "unknown"
-        if runtime in _KERNEL_STACK:
+    def _watch(self, link: GatewayLink | None, sandbox: Sandbox) -> None:
+        """Ends the server when its gateway ends, or its events cannot be recorded any more."""
+        if link is not None:
+            self._tasks.start_soon(
+                _fail_after, link.ended, sandbox, lambda: f"its gateway ended: {link.failure}"
+            )
+        if (log := self._log) is None:
             return
-        known: Mapping[str, Any] = (await self._engine.info()).get("Runtimes") or {}
-        settings: Mapping[str, Any] = known.get(runtime) or {}
-        program = str(settings.get("path", runtime)).rpartition("/")[2]
-        if program in _KERNEL_STACK:
-            return
-        if program == "runsc" and "--network=host" in (settings.get("runtimeArgs") or []):
-            return
-        raise ConfigError(
-            f"servers.{self._resolved.name}.policy.runtime",
-            f"runtime '{runtime}' is not known to send through the network namespace's own stack, "
-            "so that egress rules would not bind it",
-            "use runc, crun or youki (or runsc with --network=host in the engine's configuration), "
-            "or remove the egress rules",
-            file=self._resolved.origin,
-        )
-
-    def _watch(self, link: GatewayLink, sandbox: Sandbox) -> None:
-        async def kill_without_gateway() -> None:
-            await link.ended.wait()
-            await sandbox.fail(f"its gateway ended: {link.failure}")
-
-        if self._tasks is not None:
-            self._tasks.start_soon(kill_without_gateway)
+        if log.failure:
+            raise LaunchError(f"server '{self._resolved.name}' was not started: {log.failure}")
+        self._tasks.start_soon(_fail_after, log.failed, sandbox, lambda: log.failure)
 
     async def _attach(self, plan: SandboxPlan, container: str, link: GatewayLink | None) -> Sandbox:
         stream = await self._engine.attach(container)
@@ -297,7 +269,7 @@ class _Launch:
         await self._engine.start(container)
         found = await self._engine.inspect(container)
         if found is not None and self._engine.endpoint.is_local:
-            status = _read_status(found["State"]["Pid"], container)
+            status = read_status(found["State"]["Pid"], container)
             if status is not None:
                 self._refuse(*compare_status(status, net_admin=net_admin))
 
@@ -306,15 +278,9 @@ class _Launch:
             raise PlanMismatchError(self._resolved.name, differences)
 
 
-def _read_status(pid: int, container: str) -> str | None:
-    """The status of a container's first process; None when this machine does not show it."""
-    folder = Path("/proc") / str(pid)
-    try:
-        if pid == 0 or container not in (folder / "cgroup").read_text():
-            return None
-        return (folder / "status").read_text()
-    except OSError:
-        return None
+async def _fail_after(event: anyio.Event, sandbox: Sandbox, explain: Callable[[], str]) -> None:
+    await event.wait()
+    await sandbox.fail(explain())
 
 
 async def _shielded(step: Callable[..., Awaitable[_T]], *args: object) -> _T:

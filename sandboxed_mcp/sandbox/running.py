@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from sandboxed_mcp.egress.rules import Unrestricted
 from sandboxed_mcp.engine.frames import FrameDecoder, Stream
 from sandboxed_mcp.errors import EngineError, ExitStatus, LaunchError, ServerExitedError
 from sandboxed_mcp.events import Exited, MemoryLimitReached
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sandboxed_mcp.config.policy import Policy
+    from sandboxed_mcp.egress.events import PolicyApplied
     from sandboxed_mcp.engine.api import Engine, HijackedStream
     from sandboxed_mcp.plan import SandboxPlan
     from sandboxed_mcp.recorder import EventQueue, Recorder
@@ -199,21 +201,32 @@ class Sandbox:
         with suppress(EngineError):
             await self._engine.kill(self.container, "SIGKILL")
 
-    async def apply_policy(self, policy: Policy) -> None:
+    async def apply_policy(self, policy: Policy) -> PolicyApplied:
         """Puts other egress rules in force; what they do not allow any more is ended.
+
+        A sandbox that observes goes on doing so: nothing leaves it, whatever the rules say.
 
         Args:
             policy: The policy; only its `egress` and `dns` can change while a server runs.
 
+        Returns:
+            How many rules are in force, and how many connections were ended.
+
         Raises:
-            LaunchError: The sandbox is offline, or the gateway refused; the rules before stay.
+            LaunchError: The sandbox is offline or would become unrestricted, or the gateway
+                refused; the rules before stay.
         """
         if self._gateway is None:
             raise LaunchError(
                 f"server '{self.plan.server}' runs offline and has no gateway to take rules; "
                 "give it a policy with egress rules and start it again"
             )
-        await self._gateway.apply(policy)
+        if isinstance(policy.egress, Unrestricted) and self.plan.network != "unrestricted":
+            raise LaunchError(
+                f"server '{self.plan.server}' is shown as one with rules, so that it cannot become "
+                "unrestricted while it runs; start it again with that policy"
+            )
+        return await self._gateway.apply(policy)
 
     async def _ends_within(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
