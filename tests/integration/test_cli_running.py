@@ -193,7 +193,6 @@ def test_every_launch_removes_what_dead_launchers_left() -> None:
 
 
 def test_a_launch_says_whose_its_secret_files_are(tmp_path: Path) -> None:
-    secrets = [{"name": "IN_FILE", "as": "file"}]
     name = new_name()
     config = tmp_path / "sandboxed-mcp.toml"
     program = json.dumps(["-c", ECHO])
@@ -201,7 +200,6 @@ def test_a_launch_says_whose_its_secret_files_are(tmp_path: Path) -> None:
         f"[servers.{name}]\ncommand = 'python3'\nargs = {program}\n"
         "secrets = [{ name = 'IN_FILE', as = 'file' }]\n"
     )
-    assert secrets
     with open_run(config, name, env={"IN_FILE": "f1le-value"}) as process:
         wait_until(lambda: _is_up(name), 20, "the server is up")
         source = docker("inspect", "-f", "{{(index .Mounts 0).Source}}", containers_named(name)[0])

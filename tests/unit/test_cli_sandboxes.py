@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from sandboxed_mcp.cli.sandboxes import (
     RunningSandbox,
     belongs_to_caller,
     find_sandboxes,
+    list_servers,
+    render_network,
     render_uptime,
     uptime_seconds,
 )
@@ -83,6 +86,16 @@ def test_an_ambiguous_word_is_refused() -> None:
         find_sandboxes("aaaa", RUNNING)
     with pytest.raises(ConfigError, match="more than one launch"):
         find_sandboxes("aaaa", RUNNING[:2])
+
+
+def test_a_pod_is_one_sandbox() -> None:
+    server = replace(RUNNING[0], network="container:123")
+    gateway = replace(server, role="gateway", container="g", network="bridge")
+    starting = replace(gateway, launch="d" * 32)
+    assert list_servers([gateway, server, starting]) == [server, starting]
+    shown = [render_network(one) for one in (RUNNING[0], server, starting)]
+    assert shown == ["none", "rules", "gateway only"]
+    assert find_sandboxes("notes", [gateway, server]) == [gateway, server]
 
 
 def test_what_cannot_be_judged_is_not_the_callers() -> None:
