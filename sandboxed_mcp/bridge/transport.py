@@ -8,7 +8,7 @@ never ends the session: it is recorded, and the call it was meant to answer gets
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
 import anyio
 from mcp import Client, Implementation, MCPError
@@ -108,13 +108,15 @@ async def connect(
         SandboxError: As `open_sandbox`.
         MCPError: It answered `initialize` with an error.
     """
-    failure: Exception | None = None
+    failure: BaseException | None = None
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(open_sandbox(server, engine=engine))
         client = await _enter_client(stack, sandbox, options)
         try:
             yield client
-        except Exception as error:  # noqa: BLE001 - raised again below, outside the task groups
+        except (GeneratorExit, anyio.get_cancelled_exc_class()):
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised again below, outside the task groups
             failure = error
     if failure is not None:
         raise failure
@@ -126,12 +128,23 @@ async def _enter_client(stack: AsyncExitStack, sandbox: Sandbox, options: Client
     client = Client(_open_pump(pump), **options)
     try:
         return await stack.enter_async_context(client)
-    except MCPError as error:
+    except Exception as error:  # noqa: BLE001 - raised again below, without the group around it
+        found = _unwrap(error)
         if pump.start_timeout is not None:
-            raise pump.start_timeout from error
-        if error.error.code == CONNECTION_CLOSED:
-            raise await sandbox.exited_error() from error
-        raise
+            raise pump.start_timeout from found
+        if isinstance(found, MCPError) and found.error.code == CONNECTION_CLOSED:
+            raise await sandbox.exited_error() from found
+        raise found from None
+
+
+def _unwrap(error: Exception) -> Exception:
+    """The one error in a group of one, as the task groups of the SDK's `Client` raise it."""
+    while isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        if len(group.exceptions) != 1:
+            return group
+        error = group.exceptions[0]
+    return error
 
 
 @asynccontextmanager

@@ -231,7 +231,7 @@ async def die(_: ServerRequestContext, arguments: dict[str, Any]) -> Answer:
     os._exit(arguments["code"])
 
 
-async def _list_tools(_: ServerRequestContext, params: PaginatedRequestParams | None) -> Any:  # noqa: ANN401
+async def _list_tools(_: ServerRequestContext, params: PaginatedRequestParams | None) -> Any:
     names = [*_tools, *_added["tool"]]
     start, after = _page(params, len(names))
     schema: dict[str, Any] = {"type": "object"}
@@ -239,7 +239,7 @@ async def _list_tools(_: ServerRequestContext, params: PaginatedRequestParams | 
     return ListToolsResult(tools=tools, next_cursor=after)
 
 
-async def _call_tool(context: ServerRequestContext, params: CallToolRequestParams) -> Any:  # noqa: ANN401
+async def _call_tool(context: ServerRequestContext, params: CallToolRequestParams) -> Any:
     answer = await _tools[params.name](context, params.arguments or {})
     if isinstance(answer, CallToolResult):
         return answer
@@ -247,7 +247,7 @@ async def _call_tool(context: ServerRequestContext, params: CallToolRequestParam
     return CallToolResult(content=content)
 
 
-async def _list_resources(_: ServerRequestContext, params: PaginatedRequestParams | None) -> Any:  # noqa: ANN401
+async def _list_resources(_: ServerRequestContext, params: PaginatedRequestParams | None) -> Any:
     uris = [*(f"memo://{number}" for number in range(RESOURCES)), *_added["resource"]]
     start, after = _page(params, len(uris))
     found = [Resource(uri=uri, name=uri) for uri in uris[start : start + PAGE]]
@@ -260,7 +260,7 @@ def _page(params: PaginatedRequestParams | None, total: int) -> tuple[int, str |
     return start, str(after) if after < total else None
 
 
-async def _read_resource(_: ServerRequestContext, params: ReadResourceRequestParams) -> Any:  # noqa: ANN401
+async def _read_resource(_: ServerRequestContext, params: ReadResourceRequestParams) -> Any:
     if params.uri == "memo://blob":
         blob = BlobResourceContents(uri=params.uri, mime_type="application/x-bits", blob=PIXEL)
         return ReadResourceResult(contents=[blob])
@@ -278,11 +278,11 @@ async def _unsubscribe(_: ServerRequestContext, params: UnsubscribeRequestParams
     return EmptyResult()
 
 
-async def _list_prompts(_: ServerRequestContext, __: PaginatedRequestParams | None) -> Any:  # noqa: ANN401
+async def _list_prompts(_: ServerRequestContext, __: PaginatedRequestParams | None) -> Any:
     return ListPromptsResult(prompts=[Prompt(name=name) for name in ("greet", *_added["prompt"])])
 
 
-async def _get_prompt(_: ServerRequestContext, params: GetPromptRequestParams) -> Any:  # noqa: ANN401
+async def _get_prompt(_: ServerRequestContext, params: GetPromptRequestParams) -> Any:
     name = (params.arguments or {}).get("name", "you")
     message = PromptMessage(role="user", content=TextContent(text=f"Greet {name}"))
     return GetPromptResult(messages=[message])

@@ -77,7 +77,7 @@ class Inbox:
     async def take_message(self, message: IncomingMessage) -> None:
         self._put.send_nowait(message)
 
-    async def get(self) -> Any:  # noqa: ANN401
+    async def get(self) -> Any:
         with anyio.fail_after(WAIT_SECONDS):
             return await self._take.receive()
 
