@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sandboxed_mcp.egress.ruleset import render_ruleset
 from sandboxed_mcp.egress.ruleset_values import MAX_GENERATION, RulesetSpec, list_slots
@@ -19,11 +18,15 @@ from sandboxed_mcp.gateway.netlink import NetlinkSocket
 from sandboxed_mcp.gateway.nft import NftError, load_ruleset, read_fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sandboxed_mcp.egress.ruleset_values import Learned
     from sandboxed_mcp.gateway.control import Policy
     from sandboxed_mcp.gateway.link import Link
 
 __all__ = ["SHUT_GENERATION", "Kernel", "TamperedError"]
+
+_Result = TypeVar("_Result")
 
 SHUT_GENERATION: Final = MAX_GENERATION
 """Of the deny-all ruleset: no policy has it, so no open flow survives it."""
@@ -109,7 +112,7 @@ class Kernel:
             used_bytes=self._read_used(),
         )
         text = render_ruleset(spec)
-        await asyncio.to_thread(load_ruleset, text)
+        await _in_thread(lambda: load_ruleset(text))
         self.spec = spec
         try:
             self._fingerprint = await self._read_fingerprint()
@@ -130,7 +133,7 @@ class Kernel:
             raise TamperedError("the ruleset was changed by somebody else")
 
     async def _read_fingerprint(self) -> str:
-        return await asyncio.to_thread(read_fingerprint, link=self.backstop)
+        return await _in_thread(lambda: read_fingerprint(link=self.backstop))
 
     def _read_used(self) -> dict[str, int]:
         """Bytes that rules with a bound have used up under the ruleset in force."""
@@ -142,3 +145,10 @@ class Kernel:
         with NetlinkSocket() as netlink:
             counts = read_counts(netlink)
         return {slot.id: counts[slot.quota].bytes for slot in bounded if slot.quota in counts}
+
+
+async def _in_thread(work: Callable[[], _Result]) -> _Result:
+    """Do something slow without holding up the resolver and the relay."""
+    import asyncio  # noqa: PLC0415 - not needed to arm
+
+    return await asyncio.to_thread(work)
