@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from sandboxed_mcp.bridge.transport import ClientOptions
 
-__all__ = ["CASES", "Case", "Installed"]
+__all__ = ["CASES", "Case", "Installed", "answer_roots", "answer_sampling", "steady"]
 
 VARYING: Final = re.compile(
     r"\d{1,2}:\d\d:\d\d [AP]M"  # a time of day
@@ -171,7 +171,7 @@ def _readable(key: str, value: object) -> object:
         return value
 
 
-async def _sample(
+async def answer_sampling(
     context: ClientRequestContext, params: CreateMessageRequestParams
 ) -> CreateMessageResult:
     del context, params
@@ -183,7 +183,7 @@ async def _accept(context: ClientRequestContext, params: ElicitRequestParams) ->
     return ElicitResult(action="accept", content={"name": "Zoë", "integer": 7})
 
 
-async def _roots(context: ClientRequestContext) -> ListRootsResult:
+async def answer_roots(context: ClientRequestContext) -> ListRootsResult:
     del context
     return ListRootsResult(roots=[Root(uri=FileUrl("file:///work"), name="work")])
 
@@ -378,9 +378,9 @@ CASES: Final = {
         lambda at: at.node("everything"),
         _talk_to_everything,
         options=lambda: {
-            "sampling_callback": _sample,
+            "sampling_callback": answer_sampling,
             "elicitation_callback": _accept,
-            "list_roots_callback": _roots,
+            "list_roots_callback": answer_roots,
         },
     ),
     "memory": Case(
