@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from sandboxed_mcp.egress.rules import Unrestricted, render_egress
+from sandboxed_mcp.egress.rules import AddressRule, Unrestricted, render_egress
 from sandboxed_mcp.errors import ConfigError
 from sandboxed_mcp.plan.values import (
     HOME,
@@ -72,13 +72,25 @@ def plan_sandbox(
         else GatewayPlan(
             image=gateway,
             labels=_labels(server, who, "gateway", network),
-            control=control_line(server.policy, FIRST_GENERATION, observe=observe, first=True),
+            control=control_line(
+                server.policy,
+                FIRST_GENERATION,
+                observe=observe,
+                first=True,
+                host_addresses=who.host_addresses,
+            ),
+            host_addresses=who.host_addresses,
         ),
     )
 
 
 def control_line(
-    policy: Policy, generation: int, *, observe: bool = False, first: bool = False
+    policy: Policy,
+    generation: int,
+    *,
+    observe: bool = False,
+    first: bool = False,
+    host_addresses: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """The line that puts a policy in force in the gateway.
 
@@ -87,13 +99,21 @@ def control_line(
         generation: Counts the policies of a sandbox, from 1.
         observe: Whether nothing may leave, whatever the rules say.
         first: Whether it is the sandbox's first policy.
+        host_addresses: The launching machine's own: shut, but for those that a rule spells out.
     """
+    rules = () if isinstance(policy.egress, Unrestricted) else policy.egress
+    spelled = {
+        str(rule.network.network_address)
+        for rule in rules
+        if isinstance(rule, AddressRule) and rule.single
+    }
     return {
         "control": "policy" if first else "update",
         "generation": generation,
         "mode": "observe" if observe else "enforce",
         "egress": render_egress(policy.egress),
         "dns": list(policy.dns),
+        "forbidden": [address for address in host_addresses if address not in spelled],
     }
 
 

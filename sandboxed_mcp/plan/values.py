@@ -70,11 +70,13 @@ class LaunchIdentity:
         launch: 32 hexadecimal digits, new for every launch.
         owner: The launcher's process, as `machine/boot/pid-namespace/pid/start`.
         secrets_dir: The folder that holds the secret files; None when there are none.
+        host_addresses: The launching machine's own addresses: no name ever opens them.
     """
 
     launch: str
     owner: str
     secrets_dir: str | None = None
+    host_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,13 @@ class GatewayPlan:
         image: The gateway's image.
         labels: Labels of the container.
         control: The first control line: the policy that it enforces, or observes under.
+        host_addresses: The launching machine's own addresses, for later policies.
     """
 
     image: ImageFacts
     labels: Mapping[str, str]
     control: Mapping[str, Any]
+    host_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class GatewayLink:
         self.ended = anyio.Event()
         self.failure = ""
         self._server = plan.server
+        self._host_addresses = plan.gateway.host_addresses if plan.gateway is not None else ()
         self._observe = plan.network == "observed"
         self._reading = False
         self._stream = stream
@@ -119,7 +120,14 @@ class GatewayLink:
         async with self._applying:
             self._generation += 1
             self._answered = anyio.Event()
-            await self.send(control_line(policy, self._generation, observe=self._observe))
+            await self.send(
+                control_line(
+                    policy,
+                    self._generation,
+                    observe=self._observe,
+                    host_addresses=self._host_addresses,
+                )
+            )
             with anyio.move_on_after(APPLY_SECONDS):
                 await self._answered.wait()
         answer = self._answer

@@ -168,7 +168,18 @@ def test_gateway_has_one_capability_a_read_only_root_and_no_environment() -> Non
         "mode": "enforce",
         "egress": ["api.example.com:443"],
         "dns": ["198.51.100.53"],
+        "forbidden": [],
     }
+
+
+def test_address_of_the_host_is_shut_unless_a_rule_spells_it_out() -> None:
+    own = ("198.51.100.1", "198.51.100.2", "2001:db8::1")
+    policy = make_policy(egress=["198.51.100.2:5432/tcp", "198.51.100.0/24:443/tcp"])
+    server = ResolvedServer(name="notes", image="example:1", policy=policy)
+    who = LaunchIdentity(WHO.launch, WHO.owner, host_addresses=own)
+    plan = plan_sandbox(server, IMAGE, who, gateway=GATEWAY)
+    assert plan.gateway is not None
+    assert plan.gateway.control["forbidden"] == ["198.51.100.1", "2001:db8::1"]
 
 
 @pytest.mark.parametrize(
