@@ -72,9 +72,7 @@ def bridge(internet: Internet) -> Generator[Bridge, None, None]:
 
 
 @pytest.fixture(scope="module")
-def world(
-    internet: Internet, bridge: Bridge, authority: Authority
-) -> Generator[World, None, None]:
+def world(internet: Internet, bridge: Bridge, authority: Authority) -> Generator[World, None, None]:
     """The furnished laboratory."""
     with open_world(internet, bridge, authority) as made:
         yield made

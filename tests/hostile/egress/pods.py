@@ -11,9 +11,10 @@ import contextlib
 import itertools
 import json
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ __all__ = ["IMAGE", "Exposed", "Launchpad", "Pod", "ask", "watch_link"]
 
 IMAGE = "sandboxed-mcp/python:latest"
 RESOLVER = "198.51.100.53"
+_SYN = 2
 _numbers = itertools.count(1)
 
 
@@ -71,7 +73,7 @@ class Pod(Prober):
     def finish(self, *, within: float = 20.0) -> Outcome:
         return Outcome(**json.loads(self.portal.call(self._read_line, within)))
 
-    def apply(self, egress: object, **more: Any) -> None:  # noqa: ANN401 - fields of Policy
+    def apply(self, egress: object, **more: Any) -> None:
         """Put another policy in force."""
         self.portal.call(self.sandbox.apply_policy, make_policy(egress, **more))
 
@@ -108,7 +110,7 @@ class Pod(Prober):
         status = self.portal.call(self._wait, within)
         return str(status.reason)
 
-    async def _wait(self, within: float) -> Any:  # noqa: ANN401 - ExitStatus
+    async def _wait(self, within: float) -> Any:
         with anyio.fail_after(within):
             return await self.sandbox.wait()
 
@@ -140,7 +142,7 @@ class Exposed(Prober):
         self.address = ""
 
 
-def make_policy(egress: object, **more: Any) -> Policy:  # noqa: ANN401 - fields of Policy
+def make_policy(egress: object, **more: Any) -> Policy:
     """A policy that asks nobody but the laboratory's resolver."""
     return Policy.model_validate({"egress": egress, "dns": (RESOLVER,), **more})
 
@@ -157,7 +159,7 @@ class Launchpad:
     portal: BlockingPortal
     attack: Path
 
-    def config(self, egress: object, *options: str, **settings: Any) -> ServerConfig:  # noqa: ANN401
+    def config(self, egress: object, *options: str, **settings: Any) -> ServerConfig:
         """The hostile server under a policy; `policy` holds further fields of it."""
         policy = make_policy(egress, **settings.pop("policy", {}))
         return ServerConfig.model_validate(
@@ -174,7 +176,11 @@ class Launchpad:
 
     @contextlib.contextmanager
     def open(
-        self, egress: object, *options: str, observe: bool = False, **settings: Any  # noqa: ANN401
+        self,
+        egress: object,
+        *options: str,
+        observe: bool = False,
+        **settings: Any,
     ) -> Generator[Pod, None, None]:
         """Open a pod."""
         config = self.config(egress, *options, **settings)
@@ -206,6 +212,25 @@ class Launchpad:
                 subprocess.run(["docker", "rm", "-fv", name], capture_output=True, check=False)
                 process.kill()
 
+    @contextlib.contextmanager
+    def open_bare(self, namespace: Namespace) -> Generator[Prober, None, None]:
+        """Run the program in a namespace of the laboratory, with nothing in its way."""
+        program = str(self.attack / "main.py")
+        process = namespace.inside(
+            lambda: subprocess.Popen(
+                [sys.executable, "-u", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+        )
+        with process:
+            try:
+                yield Prober(process)
+            finally:
+                process.kill()
+
 
 def namespace_of(container: str) -> Namespace:
     """The network namespace of a running container."""
@@ -233,6 +258,20 @@ def left_for(wire: Sniffer, *allowed: tuple[str, int]) -> list[Arrival]:
         if each.address is not None
         and (each.address, each.port) not in known
         and (each.address, 0) not in known
+    ]
+
+
+def begun_at(wire: Sniffer, *allowed: tuple[str, int]) -> list[Arrival]:
+    """What arrived for other places than those allowed, but for the rest of TCP connections.
+
+    IPv6 is left out: the bridge has none, and the host's own end of the wire chatters.
+    """
+    found = left_for(wire, *allowed)
+    return [
+        each
+        for each in found
+        if isinstance(each.address, IPv4Address)
+        and (each.protocol != "tcp" or each.payload[5] & _SYN)
     ]
 
 
@@ -289,4 +328,5 @@ def code_of(answer: dns.message.Message | str) -> str:
 def addresses_of(answer: dns.message.Message | str) -> set[str]:
     """The addresses in an answer."""
     assert not isinstance(answer, str), answer
-    return {item.to_text() for rrset in answer.answer for item in rrset}
+    lines = "\n".join(rrset.to_text() for rrset in answer.answer)
+    return {line.split()[-1] for line in lines.splitlines()}

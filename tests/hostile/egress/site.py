@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import socket
 import ssl
 import threading
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.lab.servers import open_listener
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Generator
 
     from tests.lab.netns import Namespace
@@ -68,9 +68,9 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that http.server wants
+    def do_GET(self) -> None:
         self.server.site.requests.append(f"{self.headers['Host']} {self.path}")
         parts = urlsplit(self.path)
         match parts.path:

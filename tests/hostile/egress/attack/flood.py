@@ -17,9 +17,9 @@ def send_eagerly(address: str, port: int, seconds: float) -> int:
     taken = 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-            with contextlib.suppress(OSError):
-                taken += bool(made.sendto(b"first", (address, port)))
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with made, contextlib.suppress(OSError):
+            taken += bool(made.sendto(b"first", (address, port)))
         with socket.socket() as made:
             made.settimeout(0.05)
             taken += made.connect_ex((address, port)) == 0
@@ -63,7 +63,7 @@ def start(module: str, deed: str, **arguments: object) -> int:
     return len(_running) - 1
 
 
-def finish(number: int) -> Any:  # noqa: ANN401 - of what was started
+def finish(number: int) -> Any:
     """Wait for what was started; its outcome."""
     thread, outcome = _running[number]
     thread.join()

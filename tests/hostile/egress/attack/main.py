@@ -17,9 +17,7 @@ import ssl
 import sys
 from typing import Any
 
-_NAMES = {
-    value: name for name, value in vars(socket).items() if name.startswith("EAI_")
-}
+_NAMES = {value: name for name, value in vars(socket).items() if name.startswith("EAI_")}
 
 
 def name_error(error: BaseException) -> str:

@@ -91,12 +91,12 @@ _kept: list[socket.socket] = []
 
 
 def upstream_ports() -> list[int]:
-    """Local ports of UDP sockets that are connected to port 53 of somebody, by /proc/net."""
+    """Local ports of the gateway's questions, by /proc/net: UDP to port 53, of user 0."""
     ports: list[int] = []
     for line in Path("/proc/net/udp").read_text().splitlines()[1:]:
-        local, remote = line.split()[1:3]
-        if remote.endswith(":0035") and not remote.startswith("0100007F"):
-            ports.append(int(local.split(":")[1], 16))
+        fields = line.split()
+        if fields[2].endswith(":0035") and fields[7] == "0":
+            ports.append(int(fields[1].split(":")[1], 16))
     return ports
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import ssl
+import urllib.error
 import urllib.request
 from contextlib import suppress
 from typing import Any
@@ -126,7 +127,9 @@ def front(name: str, host: str) -> str:
     """Ask under a verified name for another host; the status line and the body."""
     address = socket.gethostbyname(name)
     with _dial(address, 443, name, []) as secured:
-        secured.sendall(f"GET /hello HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        secured.sendall(
+            f"GET /hello HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+        )
         data = b""
         with suppress(OSError):
             while piece := secured.recv(1 << 16):
