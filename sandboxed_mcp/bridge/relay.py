@@ -130,7 +130,7 @@ class _Relay:
         status = await self._sandbox.stop(self._reason)
         with anyio.move_on_after(FLUSH_SECONDS):
             await self._output_ended.wait()
-        if self._reason is not None or not self._stdin_ended.is_set():
+        if self._reason or status.reason or not self._stdin_ended.is_set():
             self._errors.note(f"server '{self._sandbox.plan.server}' ended ({status})")
         dropped = self._errors.close(FLUSH_SECONDS)
         if dropped:

@@ -32,6 +32,7 @@ from sandboxed_mcp.sandbox import Sandbox, open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client._transport import TransportStreams
@@ -69,13 +70,17 @@ class ClientOptions(TypedDict, total=False):
 
 @asynccontextmanager
 async def stdio_transport(
-    server: ServerConfig | ResolvedServer, *, engine: Engine | None = None
+    server: ServerConfig | ResolvedServer,
+    *,
+    engine: Engine | None = None,
+    audit: Path | None = None,
 ) -> AsyncGenerator[TransportStreams]:
     """A sandboxed server as a transport of the SDK: `Client(stdio_transport(config))`.
 
     Args:
         server: The server's settings.
         engine: The engine to use; None finds it as Docker's own command line does.
+        audit: As for `open_sandbox`.
 
     Yields:
         The read and the write stream.
@@ -83,7 +88,10 @@ async def stdio_transport(
     Raises:
         SandboxError: As `open_sandbox`.
     """
-    async with open_sandbox(server, engine=engine) as sandbox, open_streams(sandbox) as streams:
+    async with (
+        open_sandbox(server, engine=engine, audit=audit) as sandbox,
+        open_streams(sandbox) as streams,
+    ):
         yield streams
 
 
@@ -92,6 +100,7 @@ async def connect(
     server: ServerConfig | ResolvedServer,
     *,
     engine: Engine | None = None,
+    audit: Path | None = None,
     **options: Unpack[ClientOptions],
 ) -> AsyncGenerator[Client]:
     """An initialised client of a sandboxed server.
@@ -99,6 +108,7 @@ async def connect(
     Args:
         server: The server's settings.
         engine: The engine to use; None finds it as Docker's own command line does.
+        audit: As for `open_sandbox`.
         **options: Passed to the SDK's `Client`. The protocol mode defaults to `legacy`, the
             `initialize` handshake: `auto` waits 10 s for servers that ignore its probe.
 
@@ -110,7 +120,7 @@ async def connect(
     """
     failure: BaseException | None = None
     async with AsyncExitStack() as stack:
-        sandbox = await stack.enter_async_context(open_sandbox(server, engine=engine))
+        sandbox = await stack.enter_async_context(open_sandbox(server, engine=engine, audit=audit))
         client = await _enter_client(stack, sandbox, options)
         try:
             yield client

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ import click
 from sandboxed_mcp.config.loading import find_config, load_server
 from sandboxed_mcp.config.problems import Section
 from sandboxed_mcp.config.resolve import resolve_server
+from sandboxed_mcp.config.resolved import ResolvedAudit
 from sandboxed_mcp.config.servers import parse_server
 from sandboxed_mcp.engine.connection import find_engine
 from sandboxed_mcp.plan import render_plan
@@ -37,6 +39,7 @@ __all__ = [
     "show_plan",
     "split_name",
     "take_server",
+    "with_audit",
 ]
 
 UNNAMED: Final = "command-line"
@@ -81,6 +84,12 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             help="Configuration file (TOML, or a client's mcpServers JSON).",
         ),
+        click.option(
+            "--audit",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Record every event in FILE, as JSON lines.",
+        ),
         click.option("--dry-run", is_flag=True, help="Print the plan; start nothing."),
     )
     for option in reversed(options):
@@ -115,8 +124,16 @@ def take_server(name: str | None, config: Path | None, settings: dict[str, Any])
         ConfigError: A setting cannot be used.
     """
     if name is None:
-        return described_server(program_words(), config, settings)
-    return configured_server(name, config)
+        return with_audit(described_server(program_words(), config, settings), settings)
+    return with_audit(configured_server(name, config), settings)
+
+
+def with_audit(server: ResolvedServer, settings: dict[str, Any]) -> ResolvedServer:
+    """The server with the audit log of `--audit`, or with its own when there is none."""
+    path: Path | None = settings["audit"]
+    if path is None:
+        return server
+    return replace(server, audit=ResolvedAudit(str(path.absolute()), "--audit"))
 
 
 def refuse_description(settings: dict[str, Any]) -> None:
@@ -190,10 +207,11 @@ def _read_variables(texts: tuple[str, ...]) -> dict[str, str]:
     return variables
 
 
-def show_plan(server: ResolvedServer) -> None:
+def show_plan(server: ResolvedServer, *, observe: bool = False) -> None:
     """Prints the plan of a launch as JSON; secrets are named, not shown."""
 
     async def plan() -> dict[str, Any]:
-        return render_plan(await plan_launch(server, await find_engine(os.environ)))
+        engine = await find_engine(os.environ)
+        return render_plan(await plan_launch(server, engine, observe=observe))
 
     click.echo(json.dumps(anyio.run(plan), indent=2))

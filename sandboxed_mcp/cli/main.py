@@ -34,6 +34,7 @@ _HOMES: Final = {
     "build": "build",
     "schema": "schema",
     "policy": "policy",
+    "watch": "watch",
 }
 _SUMMARIES: Final = {
     "run": "Run a server: MCP on stdin and stdout, everything else on stderr.",
@@ -46,7 +47,8 @@ _SUMMARIES: Final = {
     "doctor": "Check the engine, and say what to do about each finding.",
     "build": "Build the images that servers run in.",
     "schema": "Print the JSON Schema of the configuration file.",
-    "policy": "Check policies.",
+    "policy": "Check, explain, test, suggest and apply policies.",
+    "watch": "Show what a running server does on the network.",
 }
 
 

@@ -20,6 +20,7 @@ from sandboxed_mcp.cli.launch import (
     refuse_description,
     server_options,
     show_plan,
+    with_audit,
 )
 from sandboxed_mcp.cli.main import EXIT_ENGINE
 from sandboxed_mcp.sandbox import open_sandbox
@@ -34,12 +35,16 @@ __all__ = ["run"]
 
 @click.command(cls=ServerCommand)
 @click.argument("words", nargs=-1, metavar="NAME | --image IMG [-- CMD ARGS...]")
+@click.option(
+    "--observe", is_flag=True, help="Let nothing out; say at the end what the server wanted."
+)
 @server_options
 def run(
     words: tuple[str, ...],
     config: Path | None,
     *,
     dry_run: bool,
+    observe: bool,
     **settings: Any,  # noqa: ANN401
 ) -> None:
     """Run a server: MCP on stdin and stdout, everything else on stderr.
@@ -51,9 +56,9 @@ def run(
     """
     server = _given(list(words), config, settings)
     if dry_run:
-        show_plan(server)
+        show_plan(server, observe=observe)
         return
-    sys.exit(anyio.run(_relay, server))
+    sys.exit(anyio.run(_observe if observe else _relay, server))
 
 
 async def _relay(server: ResolvedServer) -> int:
@@ -62,11 +67,25 @@ async def _relay(server: ResolvedServer) -> int:
     return EXIT_ENGINE if status.code is None else status.code
 
 
+async def _observe(server: ResolvedServer) -> int:
+    from sandboxed_mcp.cli.observed import Observer  # noqa: PLC0415 - rarely needed
+
+    observer = Observer(server.name)
+    async with open_sandbox(server, observe=True) as sandbox:
+        for event in sandbox.events.take_queued():
+            observer.take(event)
+        sandbox.recorder.sinks.append(observer.take)
+        status = await relay_stdio(sandbox)
+    click.echo(observer.summarize(), err=True)
+    return EXIT_ENGINE if status.code is None else status.code
+
+
 def _given(words: list[str], config: Path | None, settings: dict[str, Any]) -> ResolvedServer:
     """The server that the arguments name or describe; `run` has no arguments of its own."""
     if settings["image"] is not None:
-        return described_server([*words, *(program_words() or [])], config, settings)
+        program = [*words, *(program_words() or [])]
+        return with_audit(described_server(program, config, settings), settings)
     refuse_description(settings)
     if len(words) != 1:
         raise click.UsageError("name one server of the configuration file, or give --image IMG")
-    return configured_server(words[0], config)
+    return with_audit(configured_server(words[0], config), settings)

@@ -1,4 +1,4 @@
-"""`sandboxed-mcp schema`: the JSON Schema of the configuration file, on stdout."""
+"""`sandboxed-mcp schema`: the JSON Schema of the configuration file or the audit log, on stdout."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 
 import click
 
+from sandboxed_mcp.audit.schema import audit_schema
 from sandboxed_mcp.config.schema import json_schema
 
 __all__ = ["schema"]
 
 
 @click.command()
-def schema() -> None:
+@click.option("--audit", is_flag=True, help="Of a line of the audit log instead.")
+def schema(*, audit: bool) -> None:
     """Print the JSON Schema (2020-12) of sandboxed-mcp.toml."""
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps(audit_schema() if audit else json_schema(), indent=2))

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Final, cast
 
 from sandboxed_mcp.config.clients import parse_client_entry, select_entries
 from sandboxed_mcp.config.files import read_document
+from sandboxed_mcp.config.policies import find_policy, load_policy
 from sandboxed_mcp.config.problems import RefusedError, Section, join_problems, shown
 from sandboxed_mcp.config.servers import ServerConfig, check_server_name, parse_server
+from sandboxed_mcp.config.sources import read_host
 from sandboxed_mcp.egress.suggest import suggest
 from sandboxed_mcp.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CONFIG_NAME", "find_config", "load_server", "load_servers"]
+    from sandboxed_mcp.config.policy import Policy
+
+__all__ = ["CONFIG_NAME", "find_config", "load_server", "load_server_policy", "load_servers"]
 
 CONFIG_NAME: Final = "sandboxed-mcp.toml"
 
@@ -88,6 +92,30 @@ def load_server(path: Path, name: str) -> ServerConfig:
     if path.suffix == ".toml":
         return load_servers(path)[name]
     return _parse_entry(name, entries[name], root, path)
+
+
+def load_server_policy(
+    name: str, path: Path | None, cwd: Path, environ: Mapping[str, str]
+) -> Policy:
+    """Load the policy of one server of a file; nothing else of it is looked up.
+
+    Args:
+        name: The server.
+        path: The file; None finds it.
+        cwd: As for `find_config`.
+        environ: Likewise, and for `~`.
+
+    Raises:
+        ConfigError: The file, the server or its policy cannot be used.
+    """
+    server = load_server(path if path is not None else find_config(cwd, environ), name)
+    written = server.policy
+    if not isinstance(written, str):
+        return written
+    try:
+        return load_policy(find_policy(written, server.base_dir or cwd, read_host(environ)))
+    except RefusedError as error:
+        raise server.section.error(".policy", error.problem, error.fix) from error
 
 
 def _read_entries(path: Path) -> tuple[str, Mapping[str, object]]:

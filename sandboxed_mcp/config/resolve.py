@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 from sandboxed_mcp.config.policies import find_policy, load_policy
 from sandboxed_mcp.config.policy import CALLER, Policy
 from sandboxed_mcp.config.problems import RefusedError, Section, join_problems, shown
-from sandboxed_mcp.config.resolved import ResolvedMount, ResolvedSecret, ResolvedServer
+from sandboxed_mcp.config.resolved import (
+    ResolvedAudit,
+    ResolvedMount,
+    ResolvedSecret,
+    ResolvedServer,
+)
 from sandboxed_mcp.config.secret_values import resolve_secret
 from sandboxed_mcp.config.sources import read_host, resolve_mount
 from sandboxed_mcp.config.swaps import Way, check_ways
@@ -126,9 +131,12 @@ class _Resolution:
         )
         return tuple(one for one in resolved if one is not None)
 
-    def audit(self) -> str | None:
+    def audit(self) -> ResolvedAudit | None:
         written = self.config.audit
-        return None if written is None else str(self.host.expand(written, self.base_dir))
+        if written is None:
+            return None
+        path = str(self.host.expand(written, self.base_dir))
+        return ResolvedAudit(path, self.section.setting(".audit"), self.section.file)
 
     def mounts(self, user: str) -> tuple[ResolvedMount, ...]:
         resolved = [

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Delivery",
     "Relabel",
+    "ResolvedAudit",
     "ResolvedMount",
     "ResolvedSecret",
     "ResolvedServer",
@@ -62,6 +63,21 @@ class ResolvedMount:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedAudit:
+    """The file that every event is recorded in.
+
+    Attributes:
+        path: An absolute path.
+        setting: What names it, for error messages.
+        file: The configuration file that names it; None for arguments and code.
+    """
+
+    path: str
+    setting: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedServer:
     """A server, ready to be planned.
 
@@ -76,7 +92,7 @@ class ResolvedServer:
         mounts: The declared mounts, checked.
         policy: What it is granted; `user` is always `uid:gid` here.
         origin: The file that holds it; None for arguments and code.
-        audit: The audit log, an absolute path; None for none.
+        audit: The audit log; None for none.
     """
 
     name: str
@@ -89,4 +105,4 @@ class ResolvedServer:
     mounts: tuple[ResolvedMount, ...] = ()
     policy: Policy = field(kw_only=True)
     origin: str | None = None
-    audit: str | None = None
+    audit: ResolvedAudit | None = None

@@ -23,7 +23,7 @@ import anyio
 from sandboxed_mcp.audit.log import AuditLog, open_audit_log
 from sandboxed_mcp.config.problems import RefusedError
 from sandboxed_mcp.config.resolve import resolve_server
-from sandboxed_mcp.config.resolved import ResolvedServer
+from sandboxed_mcp.config.resolved import ResolvedAudit, ResolvedServer
 from sandboxed_mcp.config.swaps import Way, check_ways
 from sandboxed_mcp.engine.connection import find_engine
 from sandboxed_mcp.engine.orphans import sweep_orphans
@@ -118,16 +118,16 @@ async def open_sandbox(
 def _open_log(
     resolved: ResolvedServer, named: Path | None
 ) -> AbstractContextManager[AuditLog | None]:
-    path = named or (Path(resolved.audit) if resolved.audit is not None else None)
-    if path is None:
+    given = None if named is None else ResolvedAudit(str(named.absolute()), "audit")
+    audit = given or resolved.audit
+    if audit is None:
         return nullcontext()
-    setting = "audit" if named is not None else f"servers.{resolved.name}.audit"
-    origin = None if named is not None else resolved.origin
+    path = Path(audit.path)
     try:
-        check_ways([Way(path.absolute(), f"the audit log '{path}'")], resolved.mounts)
+        check_ways([Way(path, f"the audit log '{path}'")], resolved.mounts)
     except RefusedError as error:
-        raise ConfigError(setting, error.problem, error.fix, file=origin) from error
-    return open_audit_log(path.absolute(), setting, origin)
+        raise ConfigError(audit.setting, error.problem, error.fix, file=audit.file) from error
+    return open_audit_log(path, audit.setting, audit.file)
 
 
 @asynccontextmanager
