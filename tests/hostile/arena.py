@@ -36,6 +36,7 @@ __all__ = [
     "Hostile",
     "containers_named",
     "docker",
+    "left_in",
     "watchdogs_of",
 ]
 
@@ -67,6 +68,14 @@ def containers_named(name: str, env: Mapping[str, str] | None = None) -> list[st
     """Ids of the containers of that server, ended ones included."""
     label = f"label=sandboxed-mcp.server={name}"
     return docker("ps", "-aq", "--no-trunc", "--filter", label, env=env).split()
+
+
+def left_in(runtime: Path) -> list[str]:
+    """Files, sockets and secret folders that launches left in their runtime folder.
+
+    The one folder that all sandboxes of a user share may stay, empty.
+    """
+    return [str(path) for path in runtime.rglob("*") if path != runtime / "sandboxed-mcp"]
 
 
 def watchdogs_of(launcher: int) -> list[int]:

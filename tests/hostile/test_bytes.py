@@ -281,7 +281,7 @@ def test_flood_of_stderr_leaves_the_library_answering(arena: Arena) -> None:
 @pytest.mark.parametrize("kind", ["notifications", "garbage", "blank"])
 def test_flood_of_lines_leaves_the_session_answering(arena: Arena, kind: str) -> None:
     with arena.hostile(tag="flood").open() as wire:
-        assert wire.call("flood", kind=kind, size=8 * MIB, seconds=90) == "done"
+        assert wire.call("flood", kind=kind, size=3 * MIB, seconds=90) == "done"
         assert wire.call("say", text="next") == "said"
         assert peak_memory(wire.pid) < 250 * MIB
 

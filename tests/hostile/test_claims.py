@@ -24,17 +24,21 @@ IDS = [
 
 def read_marks() -> Iterator[tuple[str, str, bool]]:
     """Test, claim and whether it is a twin, for each mark of the suite, run or not."""
-    for path in sorted(HERE.parent.rglob("test_*.py")):
+    for path in sorted(HERE.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for mark in node.decorator_list:
-                    if isinstance(mark, ast.Call) and ast.unparse(mark.func).endswith("mark.claim"):
-                        (claim,) = (ast.literal_eval(word) for word in mark.args)
-                        twin = any(
-                            word.arg == "twin" and ast.literal_eval(word.value)
-                            for word in mark.keywords
-                        )
-                        yield f"{path.name}::{node.name}", claim, twin
+                    yield from read_mark(f"{path.name}::{node.name}", mark)
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+                for mark in ast.walk(node.value):
+                    yield from read_mark(path.name, mark)
+
+
+def read_mark(place: str, mark: ast.AST) -> Iterator[tuple[str, str, bool]]:
+    """The claim of one mark, if it is one."""
+    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.claim":
+        (claim,) = (ast.literal_eval(word) for word in mark.args)
+        yield place, claim, any(word.arg == "twin" for word in mark.keywords)
 
 
 MARKS = list(read_marks())

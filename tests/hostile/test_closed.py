@@ -65,11 +65,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "a_placeholder": ({"env": {"A": "${HOME}"}}, "env"),
 }  # fmt: skip
 
-EGRESS: dict[str, Any] = {
-    "egress_rules": ["api.example.com"],
-    "unrestricted_egress": "unrestricted",
-}
-
 ENGINE_LACKS: dict[str, tuple[dict[str, Any], str]] = {
     "a_runtime": ({"policy": {"runtime": "no-such-runtime"}}, "policy.runtime"),
     "so_many_processors": ({"policy": {"limits": {"cpus": 1000}}}, "policy.limits.cpus"),
@@ -122,13 +117,6 @@ def test_bad_setting_stops_the_launch_by_name(
     error = check_refused(arena.hostile(**settings), named)
     assert isinstance(error, ConfigError)
     assert error.fix
-
-
-@pytest.mark.claim("closed")
-@pytest.mark.parametrize("egress", EGRESS.values(), ids=EGRESS)
-def test_egress_that_cannot_be_enforced_yet_stops_the_launch(arena: Arena, egress: object) -> None:
-    error = check_refused(arena.hostile(policy={"egress": egress}), "policy.egress")
-    assert isinstance(error, ConfigError)
 
 
 @pytest.mark.claim("closed")

@@ -75,8 +75,8 @@ def test_nothing_is_writable_but_scratch_and_the_writable_mount(
 
 @pytest.mark.claim("files", twin=True)
 def test_plain_container_is_writable(outside: Wire) -> None:
-    found = outside.probe("insight.writable_places", seconds=90)
-    assert {"/etc", "/usr/bin", "/root"} <= set(found["created"])
+    found = outside.probe("insight.writable_places", "/etc")
+    assert "/etc" in found["created"]
     assert "/etc/passwd" in found["opened"]
 
 

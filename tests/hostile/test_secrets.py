@@ -23,7 +23,7 @@ from sandboxed_mcp import ServerExitedError, connect, open_sandbox
 from sandboxed_mcp.config.resolve import resolve_server
 from sandboxed_mcp.errors import SandboxError
 from sandboxed_mcp.events import render_event
-from tests.hostile.arena import docker, watchdogs_of
+from tests.hostile.arena import docker, left_in, watchdogs_of
 from tests.hostile.test_limits import connect_over, words_of
 from tests.hostile.wire import wait_until
 
@@ -158,7 +158,7 @@ def test_dry_run_names_secrets_and_shows_none(canaries: Canaries) -> None:
     assert done.returncode == 0, done.stderr
     assert "TOKEN" in done.stdout
     assert canaries.leaked_in(done.stdout + done.stderr) == []
-    assert list(canaries.runtime.iterdir()) == []
+    assert left_in(canaries.runtime) == []
 
 
 def encodings(value: str) -> list[str]:
@@ -271,6 +271,21 @@ def test_library_shows_no_value_in_tail_events_errors_and_logs(
 
 
 @pytest.mark.claim("secrets")
+def test_audit_log_holds_no_value(canaries: Canaries) -> None:
+    audit = canaries.runtime.parent / "audit.jsonl"
+    canaries.hostile.table["audit"] = str(audit)
+    with canaries.hostile.open(env=canaries.env) as wire:
+        for text in (*encodings(canaries.variable), *encodings(canaries.file)):
+            wire.call("print_text", text=text)
+    canaries.hostile.wait_gone()
+    log = audit.read_text(encoding="utf-8")
+    assert "[secret TOKEN]" in log
+    assert "Exited" in log
+    assert canaries.leaked_in(log) == []
+    assert audit.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.claim("secrets")
 def test_client_sees_what_the_server_sends_it_unredacted(canaries: Canaries) -> None:
     # A reply is the server's own business with its client: bytes are never altered.
     async def use() -> str:
@@ -294,7 +309,7 @@ def test_error_of_a_refused_launch_shows_no_value(canaries: Canaries) -> None:
     with in_environment(canaries), pytest.raises(SandboxError) as caught:
         anyio.run(use)
     assert canaries.leaked_in(f"{caught.value!r} {caught.getrepr(showlocals=False)}") == []
-    assert list(canaries.runtime.iterdir()) == []
+    assert left_in(canaries.runtime) == []
 
 
 @pytest.mark.claim("secrets")
@@ -329,7 +344,7 @@ def test_secret_file_is_closed_to_other_users_and_gone_afterwards(canaries: Cana
         assert "PermissionError" in done.stderr
         assert done.stdout == ""
     canaries.hostile.wait_gone()
-    assert list(canaries.runtime.iterdir()) == []
+    assert left_in(canaries.runtime) == []
 
 
 @pytest.mark.claim("secrets")
@@ -344,7 +359,7 @@ def test_no_secret_file_is_left_when_the_server_ends_by_itself(canaries: Canarie
 
     with in_environment(canaries), pytest.raises(ServerExitedError):
         anyio.run(use)
-    assert list(canaries.runtime.iterdir()) == []
+    assert left_in(canaries.runtime) == []
 
 
 @pytest.mark.claim("secrets")

@@ -97,11 +97,11 @@ def sockets() -> list[str]:
     return found
 
 
-def writable_places() -> dict[str, list[str]]:
+def writable_places(root: str = "/") -> dict[str, list[str]]:
     """Where a file could be created, and which file could be opened for writing."""
     created: list[str] = []
     opened: list[str] = []
-    for folder, folders, names in os.walk("/"):
+    for folder, folders, names in os.walk(root):
         folders[:] = [f for f in folders if os.path.join(folder, f) not in KERNEL]  # noqa: PTH118
         if _creates(folder):
             created.append(folder)
