@@ -1,8 +1,8 @@
 """The SDK's own client stories: each client runs against its server in a sandbox.
 
 A story is a small program whose client checks what its server does, over each protocol era and
-with each variant of the server. It runs over the SDK's own stdio transport and over a sandbox,
-and must succeed over both.
+with each variant of the server. All of these runs succeed over a sandbox, and one of each story
+over the SDK's own stdio transport: that shows that a story can be run so at all.
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ async def test_a_story_succeeds(
         )
 
     opened = over_child if transport == "child" else over_sandbox
+    legs = legs_of(story, manifest[story])
 
     async def run(leg: Leg) -> None:
         async with limiter:
@@ -147,5 +148,5 @@ async def test_a_story_succeeds(
                 await main(target, mode=leg.mode)
 
     async with anyio.create_task_group() as tasks:
-        for leg in legs_of(story, manifest[story]):
+        for leg in legs if transport == "sandbox" else legs[:1]:
             tasks.start_soon(run, leg)
