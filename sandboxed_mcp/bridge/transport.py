@@ -29,6 +29,7 @@ from sandboxed_mcp.bridge.framing import Line, LineAssembler, Overlong
 from sandboxed_mcp.errors import ServerExitedError, StartTimeoutError
 from sandboxed_mcp.events import BadLine
 from sandboxed_mcp.sandbox import Sandbox, open_sandbox
+from sandboxed_mcp.tasks import open_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -171,20 +172,14 @@ async def open_streams(sandbox: Sandbox) -> AsyncGenerator[TransportStreams]:
 
 @asynccontextmanager
 async def _open_pump(pump: _Pump) -> AsyncGenerator[TransportStreams]:
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
+    async with open_tasks() as tasks:
         for run in (pump.read, pump.write, pump.watch_start):
             tasks.start_soon(run)
         try:
             yield pump.from_server, pump.to_server
-        except Exception as error:  # noqa: BLE001 - raised again below, not inside a group
-            failure = error
         finally:
             with anyio.CancelScope(shield=True):
                 await pump.close()
-            tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 class _Pump:

@@ -52,6 +52,7 @@ from sandboxed_mcp.sandbox.asked import plan_launch
 from sandboxed_mcp.sandbox.control import ControlServer
 from sandboxed_mcp.sandbox.running import Sandbox
 from sandboxed_mcp.sandbox.runtimes import check_runtime, read_status
+from sandboxed_mcp.tasks import open_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -101,7 +102,7 @@ async def open_sandbox(
     timeout = resolved.policy.limits.start_timeout
     async with AsyncExitStack() as undo:
         log = undo.enter_context(_open_log(resolved, audit))
-        tasks = await undo.enter_async_context(_open_tasks())
+        tasks = await undo.enter_async_context(open_tasks())
         try:
             with anyio.fail_after(timeout):
                 engine = engine or await find_engine(os.environ)
@@ -128,21 +129,6 @@ def _open_log(
     except RefusedError as error:
         raise ConfigError(audit.setting, error.problem, error.fix, file=audit.file) from error
     return open_audit_log(path, audit.setting, audit.file)
-
-
-@asynccontextmanager
-async def _open_tasks() -> AsyncGenerator[TaskGroup]:
-    """A task group that is cancelled at its end and wraps no error of its body."""
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        try:
-            yield tasks
-        except Exception as error:  # noqa: BLE001 - raised again below, not inside a group
-            failure = error
-        finally:
-            tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 class _Launch:

@@ -122,10 +122,11 @@ async def test_an_error_of_the_body_arrives_as_it_was_raised(error: BaseExceptio
     assert await containers_left() == []
 
 
-async def test_an_error_of_the_body_leaves_the_streams_as_it_was_raised() -> None:
-    error = ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError) as caught:
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), StopHere("mine")])
+async def test_an_error_of_the_body_leaves_the_streams_as_it_was_raised(
+    error: BaseException,
+) -> None:
+    with pytest.raises(type(error)) as caught:
         async with open_sandbox(RAW) as sandbox, open_streams(sandbox):
             raise error
 
