@@ -149,14 +149,15 @@ class ControlServer:
         await _send(stream, answer)
 
     async def _receive(self, stream: SocketStream) -> dict[str, Any]:
-        if self._connections > MAX_CONNECTIONS:
-            raise RequestError(f"{MAX_CONNECTIONS} others are connected; end one of them")
-        if not _is_trusted(stream):
-            raise RequestError("the sandbox belongs to another user")
         try:
             line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_REQUEST_BYTES)
         except anyio.DelimiterNotFound as error:
             raise RequestError(f"the request is longer than {MAX_REQUEST_BYTES} bytes") from error
+        # Only now: an answer is lost where the request was not taken (unix(7), ECONNRESET).
+        if not _is_trusted(stream):
+            raise RequestError("the sandbox belongs to another user")
+        if self._connections > MAX_CONNECTIONS:
+            raise RequestError(f"{MAX_CONNECTIONS} others are connected; end one of them")
         return _parse_request(line)
 
     async def _perform(self, request: dict[str, Any]) -> dict[str, Any]:
