@@ -254,10 +254,6 @@ def test_a_rule_for_the_sandboxs_own_network_stops_the_launch(
         raise AssertionError("it was launched")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the gateway is told of the bridge's network alone, not of the host's other addresses",
-)
 def test_another_address_of_the_host_is_not_opened_by_a_name(
     world: World, launchpad: Launchpad, exposed: Exposed
 ) -> None:

@@ -16,6 +16,12 @@ def lookup(name: str) -> list[str]:
     return sorted({str(item[4][0]) for item in found})
 
 
+def lookup_one(name: str) -> str:
+    """The one address of a name."""
+    (address,) = lookup(name)
+    return address
+
+
 def look_up_many(names: list[str]) -> dict[str, int]:
     """Look many up; how often each outcome came."""
     outcomes: dict[str, int] = {}

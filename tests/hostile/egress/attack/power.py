@@ -7,6 +7,8 @@ import fcntl
 import os
 import socket
 import struct
+from contextlib import suppress
+from pathlib import Path
 
 _NETFILTER, _ROUTE = 12, 0
 _REQUEST, _DUMP, _ACK, _CREATE = 1, 0x300, 4, 0x400
@@ -213,3 +215,26 @@ def fast_open(address: str, port: int) -> int:
     """Send data with the first segment of a connection (RFC 7413)."""
     with socket.socket() as made:  # with a timeout it would not wait for the outcome
         return made.sendto(b"early", 0x2000_0000, (address, port))
+
+
+def processes() -> str:
+    """The command lines of every process that is visible."""
+    found: list[str] = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return "\n".join(found)
+
+
+def visible_of_others() -> list[int]:
+    """Processes beside this one, its parent and the first that a signal would reach."""
+    found: list[int] = []
+    for number in range(2, 4096):
+        try:
+            os.kill(number, 0)
+        except OSError:
+            continue
+        if number not in {os.getpid(), os.getppid()}:
+            found.append(number)
+    return found

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -104,7 +105,7 @@ def download(url: str) -> dict[str, Any]:
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def upgrade(name: str, words: list[str]) -> list[str]:
+def upgrade(name: str, words: list[str]) -> str:
     """Upgrade a connection as WebSocket does (RFC 6455, 1.2), then echo words by frames."""
     key = "dGhlIHNhbXBsZSBub25jZQ=="
     address = socket.gethostbyname(name)
@@ -120,7 +121,7 @@ def upgrade(name: str, words: list[str]) -> list[str]:
         for word in words:
             secured.sendall(word.encode() + b"\n")
             answers.append(reader.readline().decode().strip())
-    return answers
+    return "\n".join(answers)
 
 
 def front(name: str, host: str) -> str:
@@ -135,3 +136,25 @@ def front(name: str, host: str) -> str:
             while piece := secured.recv(1 << 16):
                 data += piece
     return json.dumps(data.decode(errors="replace"))
+
+
+def wait_on(stream: int, seconds: float) -> str:
+    """Wait for bytes on a kept stream."""
+    _streams[stream].settimeout(seconds)
+    return _streams[stream].recv(1 << 16).decode()
+
+
+def run_openssl(name: str, path: str) -> str:
+    """Get a page with openssl(1)."""
+    request = f"GET {path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"
+    done = subprocess.run(
+        [
+            "openssl", "s_client", "-quiet", "-verify_return_error", "-connect", f"{name}:443",
+            "-servername", name, "-CAfile", "/attack/ca.pem",
+        ],
+        input=request.encode(),
+        capture_output=True,
+        timeout=10,
+        check=False,
+    )  # fmt: skip
+    return done.stdout.decode(errors="replace")
