@@ -9,19 +9,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sandboxed_mcp.egress.events import ConnectionClosed, ConnectionOpened, Denied, EgressEvent
+from sandboxed_mcp.egress.events import (
+    ConnectionClosed,
+    ConnectionOpened,
+    Denied,
+    EgressEvent,
+    EventsSuppressed,
+)
 from sandboxed_mcp.egress.names import matches_name
 from sandboxed_mcp.egress.rules import Destination, NameRule, decide
 from sandboxed_mcp.egress.ruleset_values import UPSTREAM_SLOT, list_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from sandboxed_mcp.egress.addresses import IPAddress
     from sandboxed_mcp.egress.ruleset_values import Slot
     from sandboxed_mcp.egress.values import Egress
     from sandboxed_mcp.gateway.conntrack import Flow, FlowEvent, FlowListener
     from sandboxed_mcp.gateway.nflog import DeniedListener, DeniedPacket
+    from sandboxed_mcp.gateway.sets import Count
 
 __all__ = ["FlowReporter"]
 
@@ -57,15 +64,20 @@ class FlowReporter:
         self._is_probe = is_probe
         self._slots: dict[tuple[int, int], Slot] = {}
         self._started: dict[int, float] = {}
+        self._told_denied = 0
 
     def adopt(self, egress: Egress, generation: int) -> None:
-        """Learn the slots of a generation; those of the one before are still needed."""
+        """Learn the slots of a generation; those of the one before are still needed.
+
+        Its ruleset counts from 0.
+        """
+        self._told_denied = 0
         known = {key: slot for key, slot in self._slots.items() if key[0] >= generation - 1}
         known |= {(generation, slot.number): slot for slot in list_slots(egress)}
         self._slots = known
 
     def watch(self, flows: FlowListener, denied: DeniedListener) -> Callable[[], None]:
-        """Report what the listeners hear; returns the function that stops it.
+        """Report what the listeners hear; returns the function that stops it, after a last look.
 
         Flows are read a moment after they are heard of, many at once: each relayed connection
         makes one, which must not stand in that connection's way.
@@ -86,6 +98,8 @@ class FlowReporter:
                 timer.cancel()
             loop.remove_reader(flows)
             loop.remove_reader(denied)
+            self.report_flows(flows.receive())
+            self._read_denied(denied)
 
         loop.add_reader(flows, gather)
         loop.add_reader(denied, self._read_denied, denied)
@@ -101,6 +115,18 @@ class FlowReporter:
                 self._open(event.flow, slot)
             else:
                 self._close(event.flow, slot)
+
+    def report_unlogged(self, counts: Mapping[str, Count]) -> None:
+        """Tell how many packets were denied beyond what the log's rate let through.
+
+        Args:
+            counts: The ruleset's counters now.
+        """
+        total = sum(count.packets for name, count in counts.items() if name.startswith("denied_"))
+        untold = total - self._told_denied
+        if untold > 0:
+            self._told_denied = total
+            self._report(EventsSuppressed(of="deny", count=untold))
 
     def find_forbidden(self, flows: list[Flow], egress: Egress, generation: int) -> list[Flow]:
         """Select the flows of earlier generations that the policy does not open any more."""
@@ -156,6 +182,7 @@ class FlowReporter:
 
     def _read_denied(self, listener: DeniedListener) -> None:
         for packet, count in listener.receive().items():
+            self._told_denied += count
             if not self._is_probe(packet):
                 self._report(self._describe(packet, count))
 

@@ -29,7 +29,7 @@ from sandboxed_mcp.gateway.nflog import DeniedListener
 from sandboxed_mcp.gateway.relay import Relay, open_relay
 from sandboxed_mcp.gateway.relay_policy import RelayPolicy
 from sandboxed_mcp.gateway.resolver import NameResolver
-from sandboxed_mcp.gateway.sets import LearnedSets
+from sandboxed_mcp.gateway.sets import LearnedSets, read_counts
 from sandboxed_mcp.gateway.sockets import destroy_sockets
 from sandboxed_mcp.gateway.upstream import UpstreamClient, parse_resolv_conf
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["Gateway", "choose_resolvers", "open_gateway"]
 
 PROBE_SECONDS: Final = 5.0
+LAST_WORDS_SECONDS: Final = 0.08
+"""At the end: longer than the kernel holds back the report of a denied packet."""
+
 POLL_SECONDS: Final = 2.0
 POLLS_A_PURGE: Final = 30
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
@@ -155,11 +158,12 @@ class Gateway:
                 raise
 
     async def tend(self, listener: FlowListener, requests: NetlinkSocket) -> None:
-        """Tell of flows that have ended, and forget names that have run out."""
+        """Tell of ended flows and unlogged denials, and forget names that have run out."""
         while True:
             for _ in range(POLLS_A_PURGE):
                 await asyncio.sleep(POLL_SECONDS)
                 self.flows.report_flows(listener.poll(requests))
+                self.flows.report_unlogged(read_counts(requests))
             self._learned.purge(time.monotonic())
 
     def _end_connections(self, policy: Policy) -> int:
@@ -221,6 +225,7 @@ async def open_gateway(
             open_relay(gateway.relay, hosts=hosts, port=ports.relay_port)
         )
         stack.callback(gateway.flows.watch(flows, denied))
+        stack.push_async_callback(asyncio.sleep, LAST_WORDS_SECONDS)
         await gateway.enforce()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         for work in (gateway.watch(), gateway.tend(flows, requests)):
