@@ -10,6 +10,7 @@ This module never resolves a name and never opens a socket.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, Literal
 
@@ -96,6 +97,7 @@ _LAST_32: Final = (_MAPPED, _TRANSLATED_SIIT, _COMPATIBLE, _NAT64)
 _LOW_32: Final = 0xFFFF_FFFF
 
 
+@lru_cache(maxsize=1024)
 def classify(address: IPAddress) -> AddressClass:
     """Say whether an address is `global`, `private` or `never`.
 

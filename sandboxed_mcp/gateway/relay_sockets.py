@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 from ipaddress import ip_address
@@ -85,7 +86,8 @@ async def dial(outside: socket.socket, target: Target) -> None:
     outside.setblocking(False)
     error = outside.connect_ex((str(target.address), target.port))
     if error == errno.EINPROGRESS:
-        await _wait_writable(outside, DIAL_SECONDS)
+        if not _is_writable(outside):  # a near destination has answered already
+            await _wait_writable(outside, DIAL_SECONDS)
         error = outside.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if error:
         raise OSError(error, os.strerror(error))
@@ -145,6 +147,12 @@ async def _read_on(client: socket.socket, reader: ClientHelloReader) -> None:
         if not data:
             return
         reader.receive(data)
+
+
+def _is_writable(sock: socket.socket) -> bool:
+    now = select.poll()
+    now.register(sock, select.POLLOUT)
+    return bool(now.poll(0))
 
 
 async def _wait_writable(sock: socket.socket, seconds: float) -> None:

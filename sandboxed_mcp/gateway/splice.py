@@ -166,11 +166,14 @@ class _Stream:
         for _ in range(MOVES_AT_ONCE):
             if not self._fill():
                 return
+            brief = self._held < SMALL_MOVE
             if not self._drain():
                 self._loop.remove_reader(self._source)
                 self._loop.add_writer(self._sink, self._step, self._resume)
                 self._reading, self._writing = False, True
                 return
+            if brief:
+                return  # that was all; if not, the loop calls again
 
     def _resume(self) -> None:
         if self._drain():
