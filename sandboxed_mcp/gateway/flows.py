@@ -64,14 +64,14 @@ class FlowReporter:
         self._is_probe = is_probe
         self._slots: dict[tuple[int, int], Slot] = {}
         self._started: dict[int, float] = {}
-        self._told_denied = 0
+        self._counted = self._told = 0  # denied packets
 
     def adopt(self, egress: Egress, generation: int) -> None:
         """Learn the slots of a generation; those of the one before are still needed.
 
         Its ruleset counts from 0.
         """
-        self._told_denied = 0
+        self._counted = self._told = 0
         known = {key: slot for key, slot in self._slots.items() if key[0] >= generation - 1}
         known |= {(generation, slot.number): slot for slot in list_slots(egress)}
         self._slots = known
@@ -119,14 +119,18 @@ class FlowReporter:
     def report_unlogged(self, counts: Mapping[str, Count]) -> None:
         """Tell how many packets were denied beyond what the log's rate let through.
 
+        Counts are told at the next call: until then their reports may still be on the way.
+
         Args:
             counts: The ruleset's counters now.
         """
-        total = sum(count.packets for name, count in counts.items() if name.startswith("denied_"))
-        untold = total - self._told_denied
+        untold = self._counted - self._told
         if untold > 0:
-            self._told_denied = total
+            self._told += untold
             self._report(EventsSuppressed(of="deny", count=untold))
+        self._counted = sum(
+            count.packets for name, count in counts.items() if name.startswith("denied_")
+        )
 
     def find_forbidden(self, flows: list[Flow], egress: Egress, generation: int) -> list[Flow]:
         """Select the flows of earlier generations that the policy does not open any more."""
@@ -182,7 +186,7 @@ class FlowReporter:
 
     def _read_denied(self, listener: DeniedListener) -> None:
         for packet, count in listener.receive().items():
-            self._told_denied += count
+            self._told += count
             if not self._is_probe(packet):
                 self._report(self._describe(packet, count))
 
