@@ -202,12 +202,17 @@ async def open_gateway(
         report: Takes events.
 
     Raises:
-        ControlError: There is no resolver to ask.
+        ControlError: There is no network, or no resolver to ask.
         NftError: The kernel refused.
         RuleError: A rule can never be honoured on this network.
         CanaryError: The ruleset does not do what it should.
         OSError: A port or a kernel interface is not to be had.
     """
+    if link.name is None and policy.mode == "enforce":
+        raise ControlError(
+            "the sandbox has no network to put rules on: the engine has no default bridge",
+            policy.generation,
+        )
     policy = choose_resolvers(policy, link)
     ports = policy.gateway
     async with contextlib.AsyncExitStack() as stack:

@@ -64,6 +64,7 @@ def test_resolver_never_hears_of(world: World, pod: Pod, name: str, protocol: st
     assert not any(SECRET.encode() in each.wire for each in world.zone.asked)
 
 
+@pytest.mark.claim("dns", twin=True)
 def test_libraries_of_the_image_find_named_hosts_alone(
     world: World, pod: Pod, exposed: Exposed
 ) -> None:
@@ -196,6 +197,7 @@ def test_letter_case_carries_no_message_out(world: World, pod: Pod) -> None:
     assert not all(labels)
 
 
+@pytest.mark.claim("dns", twin=True)
 def test_a_trailing_dot_is_the_same_name(pod: Pod) -> None:
     assert pod.do("names.lookup", name="db.example.com.").value == [DB]
     assert pod.do("names.lookup", name="evil.example.net.").error == "EAI_NONAME"
@@ -454,6 +456,7 @@ def test_an_enormous_time_to_live_is_cut(world: World, fresh: Pod) -> None:
     assert 0 < answer.answer[0].ttl <= 3600
 
 
+@pytest.mark.claim("dns", twin=True)
 def test_a_truncated_answer_is_fetched_over_tcp(world: World, fresh: Pod) -> None:
     def answer(query: dns.message.Message, protocol: str) -> bytes:
         response = world.zone.build(query)

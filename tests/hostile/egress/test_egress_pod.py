@@ -124,7 +124,7 @@ def test_nothing_leaves_in_the_first_moment(world: World, launchpad: Launchpad) 
     """The entry point sends from its first instruction on, and does little else for a while."""
     eager = ("--eager", STRANGER, "5432", "1.0")
     with open_sniffer(HERE, world.bridge.device) as all_pods:
-        for _ in range(3):
+        for _ in range(2):
             with launchpad.open(RULES, *eager) as pod:
                 assert pod.do("status", within=30).table
                 world.settle(pod)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandboxed_mcp import LaunchError
 from tests.hostile.egress.pods import addresses_of, ask, code_of
 from tests.hostile.egress.world import DB, PRIVATE, STRANGER
 from tests.lab.internet import HELD
@@ -191,6 +192,7 @@ def test_a_network_rule_does_not_reach_metadata_within_it(
             assert cidr.exchange("tcp", address, 80).error == "ECONNREFUSED"
 
 
+@pytest.mark.claim("private", twin=True)
 def test_metadata_spelled_out_is_opened(world: World, launchpad: Launchpad) -> None:
     spelled = {
         "host": "169.254.169.254",
@@ -235,22 +237,17 @@ def test_the_engine_and_the_shell_of_the_host_are_out_of_reach(
             assert attacker.exchange("tcp", world.bridge.address, port).error == "ECONNREFUSED"
 
 
-@pytest.mark.parametrize(
-    "rule",
-    ["{bridge}:80/tcp", "{neighbour}:80/tcp"],
-    ids=["the_bridge", "a_neighbour"],
-)
-def test_a_rule_for_the_sandboxs_own_network_stops_the_launch(
-    world: World, launchpad: Launchpad, exposed: Exposed, rule: str
+def test_a_rule_for_the_sandboxs_own_network_is_refused(
+    world: World, pod: Pod, launchpad: Launchpad, exposed: Exposed
 ) -> None:
-    from sandboxed_mcp import LaunchError
-
-    text = rule.format(
-        bridge=world.bridge.address,
-        neighbour=exposed.address,
-    )
     problem = "address of this host or of the sandbox's link"
-    with pytest.raises(LaunchError, match=problem), launchpad.open([text]):
+    for address in (world.bridge.address, exposed.address, pod.address):
+        with pytest.raises(LaunchError, match=problem):
+            pod.apply([*RULES, f"{address}:80/tcp"])
+    with world.nothing_leaves(pod):
+        assert pod.exchange("tcp", exposed.address, 80).error == "ECONNREFUSED"
+    rule = f"{world.bridge.address}:80/tcp"
+    with pytest.raises(LaunchError, match=problem), launchpad.open([rule]):
         raise AssertionError("it was launched")
 
 

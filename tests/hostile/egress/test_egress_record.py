@@ -115,6 +115,7 @@ def test_denial_is_recorded(
     assert line["reason"]
 
 
+@pytest.mark.claim("record", twin=True)
 def test_what_is_allowed_is_no_denial(world: World, pod: Pod) -> None:
     before = len(pod.events())
     for _ in range(3):
@@ -127,6 +128,7 @@ def test_what_is_allowed_is_no_denial(world: World, pod: Pod) -> None:
     assert not places & {(DB, 5432), (API, 443)}
 
 
+@pytest.mark.claim("record", twin=True)
 def test_connections_are_recorded_with_their_bytes(world: World, pod: Pod) -> None:
     world.settle(pod)
     pod.wait_event("connect", name="db.example.com", address=DB, port=5432, protocol="tcp")

@@ -57,12 +57,14 @@ def split(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
+@pytest.mark.claim("tls", twin=True)
 def test_the_named_server_is_reached(world: World, pod: Pod) -> None:
     assert pod.do("web.say", address=API, name="api.example.com").text == "hello"
     assert world.tls.names[-1] == "api.example.com"
     pod.wait_event("connect", name="api.example.com", address=API, port=443)
 
 
+@pytest.mark.claim("tls", twin=True)
 def test_a_server_below_a_wildcard_is_reached(world: World, pod: Pod) -> None:
     assert pod.do("web.say", address=API, name="a.wild.example.com").text == "hello"
     assert pod.do("names.lookup", name="wild.example.com").error == "EAI_NONAME"
@@ -150,6 +152,7 @@ GOOD_HELLOS = {
 
 
 @pytest.mark.parametrize("pieces", GOOD_HELLOS.values(), ids=GOOD_HELLOS)
+@pytest.mark.claim("tls", twin=True)
 def test_hello_that_names_the_server_goes_on(
     world: World, pod: Pod, pieces: tuple[bytes, ...]
 ) -> None:

@@ -88,19 +88,17 @@ def test_an_upgraded_connection_carries_words_both_ways(pod: Pod) -> None:
     assert answers == [f"echo {word}" for word in words]
 
 
-@pytest.mark.parametrize("kind", ["plain", "verified"])
-def test_a_stream_may_be_idle(world: World, pod: Pod, kind: str) -> None:
+def test_streams_may_be_idle(world: World, pod: Pod) -> None:
     world.settle(pod)
     assert pod.do("names.lookup", name="api.example.com").error is None
-    if kind == "plain":
-        handle = pod.dial("tcp", DB, 5432)
-        assert pod.do("hear", handle=handle, timeout=IDLE_SECONDS / 2, within=60).error == "TIMEOUT"
-        assert pod.do("say", handle=handle).text == "echo hello"
-    else:
-        stream = pod.do("web.open_stream", address=API, name="api.example.com").number
-        silent = pod.do("web.wait_on", stream=stream, seconds=IDLE_SECONDS, within=60)
-        assert silent.error == "TIMEOUT"
-        assert pod.do("web.say_on", stream=stream).text == "hello"
+    handle = pod.dial("tcp", DB, 5432)
+    datagrams = pod.dial("udp", DB, 5432)
+    stream = pod.do("web.open_stream", address=API, name="api.example.com").number
+    silent = pod.do("web.wait_on", stream=stream, seconds=IDLE_SECONDS, within=60)
+    assert silent.error == "TIMEOUT"
+    assert pod.do("web.say_on", stream=stream).text == "hello"
+    assert pod.do("say", handle=handle).text == "echo hello"
+    assert pod.do("say", handle=datagrams).text == "echo hello"
 
 
 def test_a_large_download_arrives_whole(world: World, launchpad: Launchpad) -> None:
