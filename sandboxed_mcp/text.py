@@ -132,6 +132,32 @@ class Redactor:
             position = end
         return b"".join([*result, data[position:]])
 
+    def split(self, data: bytes) -> tuple[bytes, bytes]:
+        """Cut a stream where no secret is cut.
+
+        Args:
+            data: What has arrived so far and was not shown yet.
+
+        Returns:
+            What can be shown now, without the values, and the rest, unchanged: it may hold the
+            beginning of a value whose end has not arrived yet.
+        """
+        cut = max(len(data) - max(self.longest - 1, 0), 0)
+        for begin, end, _ in self._find(data):
+            if begin < cut < end:
+                cut = begin
+        return self.redact_bytes(data[:cut]), data[cut:]
+
+    def show_head(self, line: bytes | bytearray, limit: int) -> str:
+        """Return the beginning of a line without the values, sanitized.
+
+        Args:
+            line: The line; only what `limit` needs is looked at.
+            limit: The longest result, in characters, without the `...` of a cut.
+        """
+        head = bytes(line[: 8 * limit + 8 + self.longest])
+        return sanitize(self.redact_bytes(head), limit)
+
     def _find(self, data: bytes) -> list[tuple[int, int, bytes]]:
         """Return begin, end and replacement of each occurrence, also of overlapping ones."""
         return sorted(

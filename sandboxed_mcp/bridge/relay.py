@@ -22,7 +22,7 @@ from anyio.lowlevel import current_token
 
 from sandboxed_mcp.bridge.fd import read_some, recv_some, send_all, write_all
 from sandboxed_mcp.bridge.framing import Line, LineAssembler, Overlong
-from sandboxed_mcp.bridge.repair import inspect_line, inspect_overlong
+from sandboxed_mcp.bridge.repair import HEAD_CHARS, inspect_line, inspect_overlong
 from sandboxed_mcp.bridge.stderr import StderrWriter
 from sandboxed_mcp.errors import EngineError, ExitStatus
 from sandboxed_mcp.events import BadLine, StderrDropped
@@ -207,7 +207,7 @@ class _Relay:
             bad = inspect_line(line)
             if bad is None:
                 return [line]
-        head = self._sandbox.redactor.redact(bad.head)
+        head = self._sandbox.redactor.show_head(bad.line, HEAD_CHARS)
         answered = bool(bad.replies)
         self._errors.note(f"stdout line not passed on: {bad.reason}: {head}")
         self._in_loop(

@@ -67,13 +67,13 @@ class Rejection:
     """A line from the server that is not passed on.
 
     Attributes:
-        head: How it begins, sanitized: safe for a terminal and a log.
+        line: The line, or how it begins; `Redactor.show_head` makes it safe to show.
         reason: What is wrong with it, a clause without anything that the server wrote.
         replies: JSON-RPC error replies without newlines, one for each call that the line was
             meant to answer; the client gets them in its place.
     """
 
-    head: str
+    line: Line
     reason: str
     replies: tuple[bytes, ...]
 
@@ -109,12 +109,11 @@ def inspect_overlong(report: Overlong) -> Rejection:
     if report.ended:
         early = _render_replies(reason, scan_ends(report.head, b""))
         replies = tuple(reply for reply in replies if reply not in early)
-    return Rejection(sanitize(report.head, HEAD_CHARS), reason, replies)
+    return Rejection(report.head, reason, replies)
 
 
 def _describe(line: Line, problem: str, envelopes: list[Envelope]) -> Rejection:
-    head = sanitize(line[: 8 * HEAD_CHARS + 8], HEAD_CHARS)
-    return Rejection(head, problem, _render_replies(problem, envelopes))
+    return Rejection(line, problem, _render_replies(problem, envelopes))
 
 
 def _render_replies(problem: str, envelopes: list[Envelope]) -> tuple[bytes, ...]:

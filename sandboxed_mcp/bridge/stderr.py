@@ -42,11 +42,13 @@ class StderrWriter:
     def write(self, piece: bytes | memoryview) -> None:
         """Takes bytes of the server's stderr; whole lines go on, redacted."""
         whole, newline, rest = (self._rest + bytes(piece)).rpartition(b"\n")
+        shown = self._redactor.redact_bytes(whole + newline)
         if len(rest) > LINE_BYTES:
-            whole, newline, rest = whole + newline + rest, b"\n", b""
+            part, rest = self._redactor.split(rest)
+            shown += part
         self._rest = rest
-        if newline:
-            self._put(self._redactor.redact_bytes(whole + newline))
+        if shown:
+            self._put(shown)
 
     def note(self, text: str) -> None:
         """Writes a line of our own."""

@@ -231,7 +231,7 @@ class _Pump:
 
     async def _report(self, bad: repair.Rejection) -> None:
         """Records a line that is no message, and answers the calls it should have answered."""
-        head = self._sandbox.redactor.redact(bad.head)
+        head = self._sandbox.redactor.show_head(bad.line, repair.HEAD_CHARS)
         answered = bool(bad.replies)
         self._sandbox.recorder.record(BadLine, head=head, reason=bad.reason, answered=answered)
         for reply in bad.replies:

@@ -111,7 +111,7 @@ class Limits(Table):
         cpus: CPU time a second, in processors; 0.01 to 1024.
         pids: Processes and threads at once; 4 to 65536.
         scratch: Size of the writable `/tmp`, in bytes; 4 KiB to 64 GiB, at most `memory`.
-        message_size: The longest JSON-RPC line either way, in bytes; 1 KiB to 1 GiB.
+        message_size: The longest JSON-RPC line from the server, in bytes; 1 KiB to 1 GiB.
         start_timeout: Seconds from launch until the server's process runs; 0.1 to 3600.
     """
 

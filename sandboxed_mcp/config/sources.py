@@ -21,7 +21,7 @@ from sandboxed_mcp.config.problems import RefusedError, shown
 from sandboxed_mcp.config.resolved import ResolvedMount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sandboxed_mcp.config.mounts import Mount
 
@@ -30,6 +30,10 @@ __all__ = ["Host", "read_host", "resolve_mount"]
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _MOUNT_POINT: Final = 4  # proc_pid_mountinfo(5): the fifth field
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
+WALKED_ENTRIES: Final = 10_000
+"""How much of a mounted folder is searched for sockets: some 20 ms. A live socket further down
+is still found when it is bound by its path in this network namespace."""
+
 _NARROWER: Final = "name a narrower folder that holds only what the server needs"
 
 
@@ -197,14 +201,36 @@ def _fix_access(info: os.stat_result, user: str, *, write: bool) -> str:
     return f"{change} on it, or set user in the policy"
 
 
-def _sockets_in(real: str) -> list[str]:
+def _sockets_in(real: str) -> Iterator[str]:
+    """The sockets below a folder: those bound there by path, and those that a walk finds."""
+    yield from (path for path in _bound_sockets() if at_or_below(path, real))
+    folders = [real]
+    seen = 0
+    while folders and seen < WALKED_ENTRIES:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif _is_socket(entry):
+                        yield entry.path
+        except OSError as error:
+            if seen == 0:
+                raise RefusedError(
+                    f"'{real}' cannot be listed: {error.strerror}",
+                    "mount a folder that you can read",
+                ) from None
+
+
+def _bound_sockets() -> list[str]:
+    """The paths of every live unix socket of this network namespace (/proc/net/unix, unix(7))."""
     try:
-        with os.scandir(real) as entries:
-            return [entry.path for entry in entries if _is_socket(entry)]
-    except OSError as error:
-        raise RefusedError(
-            f"'{real}' cannot be listed: {error.strerror}", "mount a folder that you can read"
-        ) from None
+        text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return []
+    rows = (line.split(maxsplit=7) for line in text.splitlines()[1:])
+    return [os.path.realpath(row[7]) for row in rows if len(row) > 7 and row[7].startswith("/")]  # noqa: PLR2004
 
 
 def _is_socket(entry: os.DirEntry[str]) -> bool:

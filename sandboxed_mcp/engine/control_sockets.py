@@ -22,7 +22,12 @@ from sandboxed_mcp.config.places import control_folders
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["find_control_socket", "list_stale_sockets", "place_control_socket"]
+__all__ = [
+    "find_control_socket",
+    "list_places",
+    "list_stale_sockets",
+    "place_control_socket",
+]
 
 LONGEST_PATH: Final = 107
 """Bytes of a unix socket's path (unix(7)), without the NUL."""
@@ -45,19 +50,24 @@ def place_control_socket(environ: Mapping[str, str], launch: str) -> Path:
         OSError: There is no such folder and none can be made.
     """
     failure = OSError("no folder for it can be made")
-    for folder in control_folders(environ.get("XDG_RUNTIME_DIR"), os.getuid()):
-        path = Path(folder) / f"{launch}.sock"
+    for path in map(Path, list_places(environ, launch)):
         if len(os.fsencode(path)) > LONGEST_PATH:
             continue
         try:
             with suppress(FileExistsError):
-                Path(folder).mkdir(mode=0o700)
-            if _is_private(Path(folder)):
+                path.parent.mkdir(mode=0o700)
+            if _is_private(path.parent):
                 return path
-            failure = OSError(f"'{folder}' is not private to this user")
+            failure = OSError(f"'{path.parent}' is not private to this user")
         except OSError as error:
             failure = error
     raise failure
+
+
+def list_places(environ: Mapping[str, str], launch: str) -> list[str]:
+    """Every path where `place_control_socket` may put a launch's socket."""
+    folders = control_folders(environ.get("XDG_RUNTIME_DIR"), os.getuid())
+    return [str(Path(folder) / f"{launch}.sock") for folder in folders]
 
 
 def find_control_socket(environ: Mapping[str, str], launch: str) -> Path | None:

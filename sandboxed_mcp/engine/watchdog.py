@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from sandboxed_mcp.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sandboxed_mcp.engine.api import Engine
 
 __all__ = ["Watchdog", "watchdog_of_this_process"]
@@ -47,13 +49,13 @@ class Watchdog:
         """Whether this object was made in this process, not before a fork."""
         return self._pid == os.getpid()
 
-    def watch(self, launch: str, engine: Engine, folder: str | None) -> None:
-        """From now on the launch's containers and folder do not outlive this process.
+    def watch(self, launch: str, engine: Engine, paths: Sequence[str] = ()) -> None:
+        """From now on the launch's containers and files do not outlive this process.
 
         Args:
             launch: Launch id that every container of it carries as a label.
             engine: The engine that the containers are created on.
-            folder: Folder of secret files to remove; None when there is none.
+            paths: Folders and files to remove: secret files, the control socket.
 
         Raises:
             LaunchError: The watchdog cannot be started.
@@ -62,7 +64,7 @@ class Watchdog:
             "watch": launch,
             "endpoint": asdict(engine.endpoint),
             "version": engine.version,
-            "folder": folder,
+            "paths": list(paths),
         }
         line = json.dumps(message).encode() + b"\n"
         with self._lock:

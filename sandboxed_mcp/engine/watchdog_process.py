@@ -2,10 +2,11 @@
 
 Started by `watchdog.py` as `python -I -S watchdog_process.py`, it waits for its standard
 input to end or its launcher to die, whichever comes first, and then removes what the launcher
-had not yet reported as gone: containers by launch id, and the folders of secret files. It
+had not yet reported as gone: containers by launch id, its
+secret files and its control socket. It
 imports almost nothing until then, so that it costs a few MiB. Lines on its input, JSON:
 
-    {"watch": LAUNCH, "endpoint": {...}, "version": "1.41", "folder": PATH or null}
+    {"watch": LAUNCH, "endpoint": {...}, "version": "1.41", "paths": [PATH]}
     {"done": LAUNCH}
 
 It never touches a container that does not carry a launch id it was given.
@@ -88,12 +89,10 @@ def parse_launches(data: bytes) -> dict[str, dict[str, Any]]:
 
 def sweep(launches: dict[str, dict[str, Any]]) -> None:
     """Removes containers until none has shown up for a while: a create may still be under way."""
-    import shutil  # noqa: PLC0415
     import time  # noqa: PLC0415
 
     for launch in launches.values():
-        if launch.get("folder"):
-            shutil.rmtree(launch["folder"], ignore_errors=True)
+        remove_paths(launch["paths"])
     end = time.monotonic() + SWEEP_SECONDS
     quiet = {name: time.monotonic() for name in launches}
     while quiet and time.monotonic() < end:
@@ -106,6 +105,20 @@ def sweep(launches: dict[str, dict[str, Any]]) -> None:
             except (OSError, ValueError):
                 continue  # the engine is restarting or busy; the bound above ends this
         select.select([], [], [], PAUSE_SECONDS)
+
+
+def remove_paths(paths: list[str]) -> None:
+    """Removes files and whole folders; what is not there is no error."""
+    import shutil  # noqa: PLC0415
+
+    for path in paths:
+        if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
+            shutil.rmtree(path, ignore_errors=True)
+            continue
+        try:
+            os.unlink(path)  # noqa: PTH108
+        except OSError:
+            continue
 
 
 def remove_containers(launch: dict[str, Any], name: str) -> int:

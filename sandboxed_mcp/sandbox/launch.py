@@ -26,14 +26,16 @@ from sandboxed_mcp.config.resolve import resolve_server
 from sandboxed_mcp.config.resolved import ResolvedAudit, ResolvedServer
 from sandboxed_mcp.config.swaps import Way, check_ways
 from sandboxed_mcp.engine.connection import find_engine
+from sandboxed_mcp.engine.control_sockets import list_places
 from sandboxed_mcp.engine.orphans import sweep_orphans
 from sandboxed_mcp.engine.owner import describe_owner
 from sandboxed_mcp.engine.secret_files import make_secret_folder, open_secret_files
-from sandboxed_mcp.engine.verify import compare_container, compare_status
+from sandboxed_mcp.engine.verify import compare_container
 from sandboxed_mcp.engine.watchdog import watchdog_of_this_process
 from sandboxed_mcp.errors import (
     ConfigError,
     EngineError,
+    EngineRefusedError,
     LaunchError,
     PlanMismatchError,
     StartTimeoutError,
@@ -50,8 +52,10 @@ from sandboxed_mcp.plan import (
 from sandboxed_mcp.recorder import Recorder
 from sandboxed_mcp.sandbox.asked import plan_launch
 from sandboxed_mcp.sandbox.control import ControlServer
+from sandboxed_mcp.sandbox.mounted import compare_mounts, find_moved, read_mountinfo
+from sandboxed_mcp.sandbox.refusals import name_setting
 from sandboxed_mcp.sandbox.running import Sandbox
-from sandboxed_mcp.sandbox.runtimes import check_runtime, read_status
+from sandboxed_mcp.sandbox.runtimes import check_runtime, compare_process, read_status
 from sandboxed_mcp.tasks import open_tasks
 
 if TYPE_CHECKING:
@@ -170,7 +174,7 @@ class _Launch:
             await link.wait_ready()
         self._watch(link, sandbox)
         await self._control.open(self._tasks, sandbox, os.environ, self._launch)
-        await self._start(container, net_admin=False)
+        await self._start_server(container)
         self._recorder.record(
             Started, container=container, image=plan.image.id, network=plan.network
         )
@@ -188,8 +192,8 @@ class _Launch:
                 file=self._resolved.origin,
             )
         folder = make_secret_folder(os.environ) if secrets else None
-        watchdog = watchdog_of_this_process()
-        watchdog.watch(self._launch, self._engine, str(folder) if folder else None)
+        paths = [*list_places(os.environ, self._launch), *([str(folder)] if folder else [])]
+        watchdog_of_this_process().watch(self._launch, self._engine, paths)
         self._undo.push_async_callback(_shielded, self._finish_watch)
         return self._undo.enter_context(open_secret_files(folder, secrets)) if folder else None
 
@@ -242,22 +246,47 @@ class _Launch:
 
     async def _create(self, body: Mapping[str, Any], image: ImageFacts) -> str:
         # Cancelled half-way, a create would leave a container whose id nobody knows.
-        container, warnings = await _shielded(self._engine.create, body)
-        found = await self._engine.inspect(container)
+        try:
+            container, warnings = await _shielded(self._engine.create, body)
+        except EngineRefusedError as error:
+            raise name_setting(error, self._resolved) from error
+        found = await self._engine.inspect_created(container, body)
         if found is None:
             self._refuse("the container vanished before it was started")
         else:
             self._refuse(*warnings, *compare_container(body, image, found))
         return container
 
-    async def _start(self, container: str, *, net_admin: bool) -> None:
-        """Starts a container and looks at what its process really has, where that shows."""
-        await self._engine.start(container)
+    async def _start_server(self, container: str) -> None:
+        """Starts the server, and looks at what it really got before it gets any input."""
+        self._refuse(*find_moved(self._resolved.mounts))
+        pid = await self._start(container, net_admin=False)
+        if pid is not None:
+            ours, theirs = read_mountinfo("self"), read_mountinfo(pid)
+            if theirs:
+                self._refuse(*compare_mounts(self._resolved.mounts, ours, theirs))
+
+    async def _start(self, container: str, *, net_admin: bool) -> int | None:
+        """Starts a container and looks at what its process really has, where that shows.
+
+        Returns:
+            The process id on this machine; None when this machine does not show it.
+        """
+        try:
+            await self._engine.start(container)
+        except EngineRefusedError as error:
+            raise name_setting(error, self._resolved) from error
         found = await self._engine.inspect(container)
-        if found is not None and self._engine.endpoint.is_local:
-            status = read_status(found["State"]["Pid"], container)
-            if status is not None:
-                self._refuse(*compare_status(status, net_admin=net_admin))
+        if found is None or not self._engine.endpoint.is_local:
+            return None
+        pid: int = found["State"]["Pid"]
+        status = read_status(pid, container)
+        if status is None:
+            return None
+        self._refuse(
+            *await compare_process(self._engine, container, status, net_admin=net_admin)
+        )
+        return pid
 
     def _refuse(self, *differences: str) -> None:
         if differences:

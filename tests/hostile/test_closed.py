@@ -120,9 +120,6 @@ def test_bad_setting_stops_the_launch_by_name(
 
 
 @pytest.mark.claim("closed")
-@pytest.mark.xfail(
-    strict=True, reason="the engine's refusal is passed on without the setting it is about"
-)
 @pytest.mark.parametrize("case", ENGINE_LACKS.values(), ids=ENGINE_LACKS)
 def test_setting_that_this_engine_cannot_enforce_is_named(
     arena: Arena, case: tuple[dict[str, Any], str]
@@ -172,18 +169,7 @@ def test_pipe_is_refused(arena: Arena, tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("closed")
-@pytest.mark.parametrize(
-    "depth",
-    [
-        1,
-        pytest.param(
-            3,
-            marks=pytest.mark.xfail(
-                strict=True, reason="only the first level of a folder is searched for sockets"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("depth", [1, 3])
 def test_folder_that_holds_a_socket_is_refused(arena: Arena, tmp_path: Path, depth: int) -> None:
     folder = tmp_path.joinpath(*"abc"[: depth - 1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -199,9 +185,6 @@ def test_folder_that_holds_a_socket_is_refused(arena: Arena, tmp_path: Path, dep
 
 
 @pytest.mark.claim("closed")
-@pytest.mark.xfail(
-    strict=True, reason="the engine resolves the source again, after the check of the path"
-)
 def test_source_swapped_for_a_link_after_the_check_is_not_followed(
     arena: Arena, tmp_path: Path
 ) -> None:

@@ -354,16 +354,6 @@ def test_endless_message_fails_its_call_and_the_launcher_stays_small(arena: Aren
     hostile.wait_gone()
 
 
-@pytest.mark.claim("limits")
-@pytest.mark.xfail(
-    strict=True, reason="limits.message_size says `either way`, and holds for the server's lines"
-)
-def test_message_of_the_client_beyond_the_limit_is_refused(arena: Arena) -> None:
-    hostile = arena.hostile(tag="big", policy={"limits": {"message_size": "1MiB"}})
-    with hostile.open() as wire, pytest.raises(CallFailedError, match=r"limits\.message_size"):
-        wire.call("say", text="x" * (2 * MIB))
-
-
 def peak_memory(pid: int) -> int:
     """The most that a process ever held, in bytes."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:  # noqa: PTH123

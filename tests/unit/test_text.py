@@ -193,3 +193,29 @@ def test_a_flood_costs_time_linear_in_its_length() -> None:
 def test_a_tail_that_keeps_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="keeps nothing"):
         TailBuffer(0)
+
+
+def test_the_head_of_a_line_is_safe_to_show_and_short() -> None:
+    line = b"\x1b]0;owned\x07 \xff" + "\u202e".encode() + b"x" * 10_000
+    head = Redactor({}).show_head(line, 200)
+    assert head.startswith(r"\x1b]0;owned\x07 \xff\u202exxx")
+    assert len(head) < 210
+
+
+@pytest.mark.parametrize("before", range(180, 201))
+def test_a_secret_at_the_cut_of_a_head_does_not_show(before: int) -> None:
+    redactor = Redactor({"TOKEN": "s3cret-value"})
+    head = redactor.show_head(b"." * before + b"s3cret-value and more", 200)
+    assert "s3c" not in head
+
+
+@given(st.lists(st.integers(0, 60), max_size=6), st.integers(0, 40))
+def test_a_stream_cut_anywhere_shows_no_part_of_a_secret(cuts: list[int], before: int) -> None:
+    redactor = Redactor({"TOKEN": "s3cret-value"})
+    stream = b"." * before + b"s3cret-value" + b"-" * 20
+    shown, rest, start = b"", b"", 0
+    for end in [*sorted(min(cut, len(stream)) for cut in cuts), len(stream)]:
+        part, rest = redactor.split(rest + stream[start:end])
+        shown, start = shown + part, end
+    shown += redactor.redact_bytes(rest)
+    assert shown == b"." * before + b"[secret TOKEN]" + b"-" * 20
