@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from sandboxed_mcp.engine.attach import HijackedStream
 from sandboxed_mcp.engine.http import Answer, ask, open_lines, upgrade
+from sandboxed_mcp.engine.podman import LIBPOD, read_container, render_spec
 from sandboxed_mcp.errors import EngineRefusedError, ImageNotFoundError
 from sandboxed_mcp.plan import LABEL_LAUNCH, ImageFacts
 
@@ -58,10 +59,12 @@ class Engine:
     Attributes:
         endpoint: Where it answers.
         version: API version to speak, such as `1.41`.
+        is_podman: Whether it is Podman behind its Docker-compatible socket.
     """
 
     endpoint: Endpoint
     version: str
+    is_podman: bool = False
 
     async def inspect_image(self, reference: str, fix: str) -> ImageFacts:
         """What the engine knows of an image.
@@ -86,8 +89,35 @@ class Engine:
 
     async def create(self, body: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Creates a container; gives its id and the engine's warnings."""
-        answer = _expect(await self._ask("POST", "/containers/create", body), "create it")
+        if self.is_podman:
+            path = f"{LIBPOD}/containers/create"
+            made = await ask(self.endpoint, "POST", path, render_spec(body))
+        else:
+            made = await self._ask("POST", "/containers/create", body)
+        answer = _expect(made, "create it")
         return answer["Id"], tuple(answer.get("Warnings") or ())
+
+    async def inspect_created(
+        self, container: str, body: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """What the engine made of a create request, in Docker's terms; None when it is gone."""
+        found = await self.inspect(container)
+        if found is None or not self.is_podman:
+            return found
+        details = await self._inspect_libpod(container)
+        return None if details is None else read_container(found, details, body)
+
+    async def find_runtime(self, container: str) -> str:
+        """The name of the runtime that a container is run by; `unknown` when it is gone."""
+        if self.is_podman:
+            details = await self._inspect_libpod(container)
+            return str((details or {}).get("OCIRuntime") or "unknown")
+        found = await self.inspect(container)
+        return str((found or {"HostConfig": {}})["HostConfig"].get("Runtime") or "unknown")
+
+    async def _inspect_libpod(self, container: str) -> dict[str, Any] | None:
+        answer = await ask(self.endpoint, "GET", f"{LIBPOD}/containers/{container}/json")
+        return None if answer.status == GONE else _expect(answer, "inspect the container")
 
     async def inspect(self, container: str) -> dict[str, Any] | None:
         """Everything the engine knows of a container; None when it is gone."""
@@ -164,7 +194,9 @@ class Engine:
         Yields:
             An iterator that ends when the engine goes away.
         """
-        filters = json.dumps({"container": [container], "event": list(kinds)})
+        # Podman's filter knows the end of a container as `died`; it reports it as `die`.
+        names = [*kinds, "died"] if "die" in kinds else [*kinds]
+        filters = json.dumps({"container": [container], "event": names})
         query = urlencode({"filters": filters, "since": "1"})
         async with open_lines(self.endpoint, f"/v{self.version}/events?{query}") as lines:
             yield lines

@@ -168,7 +168,7 @@ async def _probe(endpoint: Endpoint) -> Engine | str:
         return f"no answer within {PROBE_TIMEOUT_SECONDS:.0f} s"
     except EngineError as error:
         return str(error.__cause__ or error)
-    return _negotiate(endpoint, greeting.get("api-version", "1.41"))
+    return _negotiate(endpoint, greeting)
 
 
 def _no_socket(endpoint: Endpoint) -> str | None:
@@ -181,7 +181,8 @@ def _no_socket(endpoint: Endpoint) -> str | None:
     return None if stat.S_ISSOCK(mode) else "not a socket"
 
 
-def _negotiate(endpoint: Endpoint, offered: str) -> Engine | str:
+def _negotiate(endpoint: Endpoint, greeting: Mapping[str, str]) -> Engine | str:
+    offered = greeting.get("api-version", "1.41")
     try:
         major, minor = (int(part) for part in offered.split("."))
     except ValueError:
@@ -189,4 +190,5 @@ def _negotiate(endpoint: Endpoint, offered: str) -> Engine | str:
     if (major, minor) < MIN_API:
         return f"speaks API {offered}, older than {MIN_API[0]}.{MIN_API[1]} (Docker 20.10)"
     version = min((major, minor), MAX_API)
-    return Engine(endpoint, f"{version[0]}.{version[1]}")
+    is_podman = "libpod-api-version" in greeting
+    return Engine(endpoint, f"{version[0]}.{version[1]}", is_podman)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sandboxed_mcp.plan import ImageFacts
 
-__all__ = ["compare_container", "compare_status"]
+__all__ = ["compare_confinement", "compare_container", "compare_status"]
 
 _EXACT = (
     "NetworkMode",
@@ -73,15 +73,31 @@ def compare_status(status: str, *, net_admin: bool) -> tuple[str, ...]:
         status: The text of /proc/PID/status (proc(5)).
         net_admin: Whether it shall have CAP_NET_ADMIN; any other capability is a difference.
     """
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    fields = _fields(status)
     wanted = _NET_ADMIN if net_admin else 0
-    return tuple(_compare_fields(fields, wanted))
+    return (*_compare_capabilities(fields, wanted), *_compare_confinement(fields))
 
 
-def _compare_fields(fields: Mapping[str, str], wanted: int) -> Iterator[str]:
+def compare_confinement(status: str) -> tuple[str, ...]:
+    """Whether a running process can gain nothing and is filtered, whatever else it has.
+
+    Args:
+        status: The text of /proc/PID/status (proc(5)).
+    """
+    return tuple(_compare_confinement(_fields(status)))
+
+
+def _fields(status: str) -> dict[str, str]:
+    return dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+
+
+def _compare_capabilities(fields: Mapping[str, str], wanted: int) -> Iterator[str]:
     for name in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"):
         if int(fields.get(name, "f"), 16) & ~wanted:
             yield f"the process has {name} {fields.get(name, 'unknown')}"
+
+
+def _compare_confinement(fields: Mapping[str, str]) -> Iterator[str]:
     if fields.get("NoNewPrivs") != "1":
         yield "the process may gain privileges (NoNewPrivs is not set)"
     if fields.get("Seccomp") != "2":

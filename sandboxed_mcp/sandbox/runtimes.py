@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sandboxed_mcp.engine.verify import compare_confinement, compare_status
 from sandboxed_mcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from sandboxed_mcp.config.resolved import ResolvedServer
     from sandboxed_mcp.engine.api import Engine
 
-__all__ = ["check_runtime", "read_status"]
+__all__ = ["check_runtime", "compare_process", "read_status"]
+
+GVISOR: Final = "runsc"
 
 # Programs that run a container on the host kernel's network stack. gVisor's own stack sends
 # through packet sockets and a virtual machine through a tap: neither meets the `output` hook.
@@ -31,16 +34,10 @@ async def check_runtime(engine: Engine, container: str, resolved: ResolvedServer
     Raises:
         ConfigError: It is not known to use the network namespace's own stack.
     """
-    found = await engine.inspect(container)
-    runtime: str = (found or {"HostConfig": {}})["HostConfig"].get("Runtime") or "unknown"
-    if runtime in _KERNEL_STACK:
-        return
-    known: Mapping[str, Any] = (await engine.info()).get("Runtimes") or {}
-    settings: Mapping[str, Any] = known.get(runtime) or {}
-    program = str(settings.get("path", runtime)).rpartition("/")[2]
+    runtime, program, arguments = await _find_program(engine, container)
     if program in _KERNEL_STACK:
         return
-    if program == "runsc" and "--network=host" in (settings.get("runtimeArgs") or []):
+    if program == GVISOR and "--network=host" in arguments:
         return
     raise ConfigError(
         f"servers.{resolved.name}.policy.runtime",
@@ -50,6 +47,39 @@ async def check_runtime(engine: Engine, container: str, resolved: ResolvedServer
         "or remove the egress rules",
         file=resolved.origin,
     )
+
+
+async def compare_process(
+    engine: Engine, container: str, status: str, *, net_admin: bool
+) -> tuple[str, ...]:
+    """One sentence for each thing that a container's process has and shall not have.
+
+    gVisor's kernel is a program on this machine, and the process seen here is that program: it
+    has what it needs to run others, and must have shut itself in. The server's own capabilities
+    exist inside it alone; the engine's report of them was compared before.
+
+    Args:
+        engine: The engine that runs the container.
+        container: The container.
+        status: The text of /proc/PID/status of its first process.
+        net_admin: Whether it shall have CAP_NET_ADMIN.
+    """
+    differences = compare_status(status, net_admin=net_admin)
+    if not differences or net_admin:
+        return differences
+    _, program, _ = await _find_program(engine, container)
+    return compare_confinement(status) if program == GVISOR else differences
+
+
+async def _find_program(engine: Engine, container: str) -> tuple[str, str, list[str]]:
+    """The name of a container's runtime, its program, and the arguments that it is given."""
+    runtime = await engine.find_runtime(container)
+    if runtime in _KERNEL_STACK:
+        return runtime, runtime, []
+    known: Mapping[str, Any] = (await engine.info()).get("Runtimes") or {}
+    settings: Mapping[str, Any] = known.get(runtime) or {}
+    program = str(settings.get("path") or runtime).rpartition("/")[2]
+    return runtime, program, list(settings.get("runtimeArgs") or [])
 
 
 def read_status(pid: int, container: str) -> str | None:
