@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode
 
 from sandboxed_mcp.engine.attach import HijackedStream
 from sandboxed_mcp.engine.http import Answer, ask, open_lines, upgrade
-from sandboxed_mcp.engine.podman import LIBPOD, read_container, render_spec
-from sandboxed_mcp.errors import EngineRefusedError, ImageNotFoundError
+from sandboxed_mcp.engine.podman import LIBPOD, find_seccomp, read_container, render_spec
+from sandboxed_mcp.errors import EngineError, EngineRefusedError, ImageNotFoundError
 from sandboxed_mcp.plan import LABEL_LAUNCH, ImageFacts
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ class Engine:
 
     async def create(self, body: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Creates a container; gives its id and the engine's warnings."""
-        if self.is_podman:
-            path = f"{LIBPOD}/containers/create"
-            made = await ask(self.endpoint, "POST", path, render_spec(body))
-        else:
-            made = await self._ask("POST", "/containers/create", body)
+        made = await (
+            self._create_libpod(body)
+            if self.is_podman
+            else self._ask("POST", "/containers/create", body)
+        )
         answer = _expect(made, "create it")
         return answer["Id"], tuple(answer.get("Warnings") or ())
 
@@ -114,6 +114,23 @@ class Engine:
             return str((details or {}).get("OCIRuntime") or "unknown")
         found = await self.inspect(container)
         return str((found or {"HostConfig": {}})["HostConfig"].get("Runtime") or "unknown")
+
+    async def _create_libpod(self, body: Mapping[str, Any]) -> Answer:
+        from tempfile import NamedTemporaryFile  # noqa: PLC0415 - for Podman only
+
+        path = f"{LIBPOD}/containers/create"
+        profile = find_seccomp(body)
+        if profile is None:
+            return await ask(self.endpoint, "POST", path, render_spec(body, None))
+        if not self.endpoint.is_local:
+            raise EngineError(
+                f"Podman at {self.endpoint} reads seccomp profiles from its own machine only; use "
+                "Podman on this machine, or Docker"
+            )
+        with NamedTemporaryFile("w", prefix="sandboxed-mcp-", suffix=".json") as file:
+            file.write(profile)
+            file.flush()
+            return await ask(self.endpoint, "POST", path, render_spec(body, file.name))
 
     async def _inspect_libpod(self, container: str) -> dict[str, Any] | None:
         answer = await ask(self.endpoint, "GET", f"{LIBPOD}/containers/{container}/json")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["LIBPOD", "read_container", "render_spec"]
+__all__ = ["LIBPOD", "find_seccomp", "read_container", "render_spec"]
 
 LIBPOD: Final = "/v4.0.0/libpod"
 """Where Podman's own requests begin; Podman 4 and later."""
@@ -24,16 +24,25 @@ CPU_PERIOD: Final = 100_000
 # Podman otherwise asks for 1048576, which an engine without CAP_SYS_RESOURCE cannot give. It is
 # shared by all containers that run as one user; what binds each is its own limit of processes.
 NPROC: Final = 16_384
-_RELABEL: Final = frozenset({"z", "Z"})
+_SECCOMP: Final = "seccomp="
 # Podman sets these by itself. None of the launcher's doing, so none in the server.
 _OWN_VARIABLES: Final = ("TERM", "container")
 
 
-def render_spec(body: Mapping[str, Any]) -> dict[str, Any]:
+def find_seccomp(body: Mapping[str, Any]) -> str | None:
+    """The text of the seccomp profile that a Docker body asks for."""
+    options: list[str] = body["HostConfig"]["SecurityOpt"]
+    found = [each.removeprefix(_SECCOMP) for each in options if each.startswith(_SECCOMP)]
+    return found[0] if found else None
+
+
+def render_spec(body: Mapping[str, Any], seccomp: str | None) -> dict[str, Any]:
     """The body of `POST /libpod/containers/create` that asks what a Docker body asks.
 
     Args:
         body: The body for Docker's create request.
+        seccomp: Path of a file with its seccomp profile, read by Podman when it is asked; None
+            for Podman's own profile.
     """
     host = body["HostConfig"]
     env = dict(entry.split("=", 1) for entry in body["Env"])
@@ -59,6 +68,7 @@ def render_spec(body: Mapping[str, Any]) -> dict[str, Any]:
         "init": host["Init"],
         **_renamed(host, oci_runtime="Runtime"),
         **_render_security(host),
+        **({"seccomp_profile_path": seccomp} if seccomp is not None else {}),
         **_render_limits(host),
         **_render_network(host),
         "image_volume_mode": "ignore",
@@ -152,6 +162,11 @@ def read_container(
         if host.get(key) == theirs:
             host[key] = ours
     host.update(_read_capabilities(details))
+    options: list[str] = host.get("SecurityOpt") or []
+    profile = find_seccomp(asked)
+    if profile is not None and not any(each.startswith(_SECCOMP) for each in options):
+        # Not reported in any form. Podman reads the file that it is given, or makes nothing.
+        host["SecurityOpt"] = [*options, _SECCOMP + profile]
     tmpfs: Mapping[str, str] = host.get("Tmpfs") or {}
     host["Tmpfs"] = {
         target: _read_tmpfs(options, asked["HostConfig"]["Tmpfs"].get(target, ""))
