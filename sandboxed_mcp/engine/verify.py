@@ -6,6 +6,7 @@ configuration. Every difference is named; the caller stops at the first launch t
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _EMPTY = (
     "VolumesFrom",
 )
 _NET_ADMIN = 1 << 12
+_SHOWN = 60
 
 
 def compare_container(
@@ -125,12 +127,30 @@ def _compare_security(asked: Mapping[str, Any], host: Mapping[str, Any]) -> Iter
         found, wanted = _capabilities(host.get(key)), _capabilities(asked.get(key))
         if found != wanted:
             yield f"{key} is {found!r}, not {wanted!r}"
-    options: list[str] = list(host.get("SecurityOpt") or [])
-    if not {"no-new-privileges", "no-new-privileges:true"} & set(options):
-        yield f"SecurityOpt is {options!r}, without no-new-privileges"
-    for option in options:
-        if "unconfined" in option or "disable" in option:
-            yield f"SecurityOpt holds {option!r}"
+    yield from _compare_options(asked["SecurityOpt"], host.get("SecurityOpt") or [])
+
+
+def _compare_options(asked: list[str], found: list[str]) -> Iterator[str]:
+    wanted = [_parse_option(option) for option in asked]
+    for option in found:
+        parsed = _parse_option(option)
+        if parsed in wanted:
+            wanted.remove(parsed)
+        elif not option.startswith("label=") or "disable" in option:  # an engine's own, on SELinux
+            yield f"SecurityOpt holds {option[:_SHOWN]!r}"
+    for name, _ in wanted:
+        yield f"SecurityOpt is without the {name} that was asked for"
+
+
+def _parse_option(option: str) -> tuple[str, Any]:
+    """Name and value; a profile as what it says, since an engine may write it in another way."""
+    if option == "no-new-privileges:true":  # the older way to write it
+        option = "no-new-privileges"
+    name, _, value = option.partition("=")
+    try:
+        return name, json.loads(value) if name == "seccomp" else value
+    except ValueError:
+        return name, value
 
 
 def _capabilities(names: list[str] | None) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from sandboxed_mcp.plan.seccomp import name_seccomp, render_seccomp_text
 from sandboxed_mcp.plan.values import HOME, SECRETS_TARGET, GatewayPlan, SandboxPlan
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def render_gateway(gateway: GatewayPlan) -> dict[str, Any]:
         "WorkingDir": "/",
         "HostConfig": {
             **_hardened(GATEWAY_MEMORY_BYTES, GATEWAY_PIDS),
+            "SecurityOpt": _security_options(net_admin=True),
             "NetworkMode": "bridge",
             "CapAdd": ["NET_ADMIN"],
             # One question a name, as it was asked: no search list, no suffixes.
@@ -96,7 +98,6 @@ def _hardened(memory: int, pids: int) -> dict[str, Any]:
     return {
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges"],
         "Privileged": False,
         "CgroupnsMode": "private",
         "IpcMode": "private",
@@ -115,11 +116,17 @@ def _hardened(memory: int, pids: int) -> dict[str, Any]:
     }
 
 
+def _security_options(*, net_admin: bool) -> list[str]:
+    # The profile itself, not a path: the engine may be on another machine.
+    return ["no-new-privileges", f"seccomp={render_seccomp_text(net_admin=net_admin)}"]
+
+
 def _server_host(plan: SandboxPlan, network: str) -> dict[str, Any]:
     limits = plan.limits
     binds = [_render_bind(m) for m in plan.mounts if m.relabel is not None]
     return {
         **_hardened(limits.memory, limits.pids),
+        "SecurityOpt": _security_options(net_admin=False),
         "NetworkMode": network,
         "NanoCpus": round(limits.cpus * 1e9),
         "ShmSize": min(SHM_BYTES, limits.scratch),
@@ -158,13 +165,17 @@ def _render_bind(mount: ResolvedMount) -> str:
 
 
 def render_plan(plan: SandboxPlan) -> dict[str, Any]:
-    """The plan for a person to read: what the engine is asked, secrets named, not shown."""
+    """The plan for a person to read: what the engine is asked, secrets named, not shown.
+
+    Each seccomp profile is shown by its name and SHA-256.
+    """
     body = render_create(plan, None if plan.gateway is None else "(the gateway's id)")
     names = {s.name for s in plan.secrets if s.delivery == "env"}
     body["Env"] = [
         f"{entry.partition('=')[0]}=[secret]" if entry.partition("=")[0] in names else entry
         for entry in body["Env"]
     ]
+    _name_profile(body, net_admin=False)
     shown: dict[str, Any] = {
         "server": plan.server,
         "image": {"reference": plan.image.reference, "id": plan.image.id},
@@ -176,5 +187,13 @@ def render_plan(plan: SandboxPlan) -> dict[str, Any]:
     }
     if plan.gateway is not None:
         shown["gateway"] = render_gateway(plan.gateway)
+        _name_profile(shown["gateway"], net_admin=True)
         shown["policy"] = dict(plan.gateway.control)
     return shown
+
+
+def _name_profile(body: dict[str, Any], *, net_admin: bool) -> None:
+    """Puts the profile's name in the place of its text."""
+    options: list[str] = body["HostConfig"]["SecurityOpt"]
+    text, name = render_seccomp_text(net_admin=net_admin), name_seccomp(net_admin=net_admin)
+    body["HostConfig"]["SecurityOpt"] = [option.replace(text, name) for option in options]

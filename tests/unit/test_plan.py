@@ -19,8 +19,10 @@ from sandboxed_mcp.plan import (
     render_gateway,
     render_plan,
 )
+from sandboxed_mcp.plan.seccomp import name_seccomp, render_seccomp_text
 
 MIB = 1 << 20
+PROFILE = render_seccomp_text(net_admin=False)
 WHO = LaunchIdentity("ab" * 16, "machine/boot/namespace/1/2")
 IMAGE = ImageFacts("example:1", "sha256:11", env=("PATH=/bin",))
 GATEWAY = ImageFacts("sandboxed-mcp/gateway:latest", "sha256:22")
@@ -50,7 +52,7 @@ def test_container_has_no_network_no_power_and_bounds_on_everything() -> None:
     assert host["NetworkMode"] == "none"
     assert host["CapDrop"] == ["ALL"]
     assert "CapAdd" not in host
-    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["SecurityOpt"] == ["no-new-privileges", f"seccomp={PROFILE}"]
     assert host["ReadonlyRootfs"] is True
     assert host["Privileged"] is False
     assert host["IpcMode"] == host["CgroupnsMode"] == "private"
@@ -158,6 +160,8 @@ def test_gateway_has_one_capability_a_read_only_root_and_no_environment() -> Non
     host = body["HostConfig"]
     assert host["CapDrop"] == ["ALL"]
     assert host["CapAdd"] == ["NET_ADMIN"]
+    profile = render_seccomp_text(net_admin=True)
+    assert host["SecurityOpt"] == ["no-new-privileges", f"seccomp={profile}"]
     assert host["ReadonlyRootfs"] is True
     assert host["NetworkMode"] == "bridge"
     assert body["Env"] == []
@@ -194,3 +198,10 @@ def test_address_of_the_host_is_shut_unless_a_rule_spells_it_out() -> None:
 def test_plan_says_what_the_server_can_reach(egress: Any, observe: bool, network: str) -> None:
     plan = make_plan(policy=make_policy(egress=egress), gateway=GATEWAY, observe=observe)
     assert plan.network == render_plan(plan)["network"] == network
+
+
+def test_profile_is_shown_by_its_name() -> None:
+    shown = render_plan(make_plan(policy=make_policy(egress=["a.example.com"]), gateway=GATEWAY))
+    for role, net_admin in (("container", False), ("gateway", True)):
+        options = shown[role]["HostConfig"]["SecurityOpt"]
+        assert options == ["no-new-privileges", f"seccomp={name_seccomp(net_admin=net_admin)}"]

@@ -30,6 +30,7 @@ ASKED: dict[str, Any] = {
         "ShmSize": 9,
         "Tmpfs": {"/tmp": "size=1"},
         "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges", 'seccomp={"defaultAction":"X","syscalls":[1,2]}'],
         "Mounts": [{"Type": "bind", "Source": "/a", "Target": "/data", "ReadOnly": True}],
     },
 }
@@ -42,12 +43,12 @@ FOUND: dict[str, Any] = {
     },
     "HostConfig": {
         **{k: v for k, v in ASKED["HostConfig"].items() if k != "Mounts"},
-        "SecurityOpt": ["no-new-privileges"],
         "LogConfig": {"Type": "none"},
         "RestartPolicy": {"Name": "no"},
     },
     "Mounts": [{"Type": "bind", "Source": "/a", "Destination": "/data", "RW": False}],
 }
+PROFILE = ASKED["HostConfig"]["SecurityOpt"][1]
 
 
 def compare(**changes: Any) -> tuple[str, ...]:
@@ -81,12 +82,10 @@ def test_container_as_asked_has_no_difference() -> None:
         ("HostConfig__UsernsMode", "host", "UsernsMode"),
         ("HostConfig__CapDrop", [], "CapDrop is [], not ['ALL']"),
         ("HostConfig__CapAdd", ["CAP_NET_RAW"], "CapAdd is ['NET_RAW'], not []"),
-        ("HostConfig__SecurityOpt", [], "without no-new-privileges"),
-        (
-            "HostConfig__SecurityOpt",
-            ["no-new-privileges", "seccomp=unconfined"],
-            "SecurityOpt holds 'seccomp=unconfined'",
-        ),
+        ("HostConfig__SecurityOpt", None, "without the no-new-privileges"),
+        ("HostConfig__SecurityOpt", [PROFILE], "without the no-new-privileges"),
+        ("HostConfig__SecurityOpt", ["no-new-privileges=false", PROFILE], "privileges=false'"),
+        ("HostConfig__SecurityOpt", ["no-new-privileges"], "without the seccomp"),
         ("HostConfig__Devices", [{"PathOnHost": "/dev/kvm"}], "Devices"),
         ("HostConfig__ExtraHosts", ["a:1.2.3.4"], "ExtraHosts"),
         ("HostConfig__Sysctls", {"a": "b"}, "Sysctls"),
@@ -105,6 +104,35 @@ def test_container_as_asked_has_no_difference() -> None:
 )
 def test_each_difference_is_named(path: str, value: Any, named: str) -> None:
     assert any(named in difference for difference in compare(**{path: value}))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "seccomp=unconfined",
+        "seccomp=",
+        "seccomp=/etc/wide.json",
+        'seccomp={"defaultAction":"X","syscalls":[2,1]}',
+        'seccomp={"defaultAction":"X","syscalls":[1,2],"more":0}',
+        "apparmor=unconfined",
+        "apparmor=docker-default",
+        "label=disable",
+        "label:disable",
+        "systempaths=unconfined",
+        "unmask=ALL",
+        PROFILE,
+    ],
+)
+def test_option_that_was_not_asked_for_is_named(option: str) -> None:
+    options = [*ASKED["HostConfig"]["SecurityOpt"], option]
+    (difference,) = compare(HostConfig__SecurityOpt=options)
+    assert difference == f"SecurityOpt holds {option!r}"
+
+
+def test_profile_may_be_written_in_another_way_and_an_engine_may_label() -> None:
+    profile = 'seccomp={ "syscalls": [1, 2], "defaultAction": "X" }'
+    options = ["label=type:container_t", profile, "no-new-privileges:true"]
+    assert compare(HostConfig__SecurityOpt=options) == ()
 
 
 @pytest.mark.parametrize(
