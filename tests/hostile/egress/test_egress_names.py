@@ -19,6 +19,7 @@ import pytest
 from tests.hostile.egress.pods import RESOLVER, addresses_of, ask, code_of, send_query
 from tests.hostile.egress.world import API, DB, STRANGER
 from tests.hostile.wire import wait_until
+from tests.lab.dns import Zone, open_dns
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -147,6 +148,27 @@ def test_other_ports_of_resolvers_are_shut(
             error = ask(pod, "db.example.com", server=server, port=port, protocol=protocol)
             assert error in {"ECONNREFUSED", "EPERM", "EACCES", "EHOSTUNREACH"}
     assert wide.exchange(protocol, STRANGER, port).text == "echo hello"
+
+
+def test_a_resolver_on_another_port_answers_the_gateway_alone(
+    world: World, launchpad: Launchpad
+) -> None:
+    zone = Zone()
+    zone.add("db.example.com", DB)
+    zone.add("evil.example.net", STRANGER)
+    rules, place = ["db.example.com:5432/tcp"], (RESOLVER, 5300)
+    with (
+        open_dns(world.internet.namespace, RESOLVER, zone, 5300),
+        launchpad.open(rules, policy={"dns": (f"{RESOLVER}:5300",)}) as other,
+        world.nothing_leaves(other, place),
+    ):
+        assert set(zone.names()) == {"db.example.com"}
+        for protocol in ("udp", "tcp"):
+            error = ask(other, "evil.example.net", port=5300, protocol=protocol)
+            assert error in {"ECONNREFUSED", "EPERM"}
+        for source in (20000, 24095):
+            assert other.exchange("udp", *place, source_port=source).error == "EPERM"
+    assert set(zone.names()) == {"db.example.com"}
 
 
 def test_dns_over_https_of_a_foreign_resolver_is_out_of_reach(

