@@ -117,10 +117,6 @@ def test_no_name_resolves(inside: Wire) -> None:
 
 
 @pytest.mark.claim("egress")
-@pytest.mark.xfail(
-    strict=True,
-    reason="AF_VSOCK sockets open: they belong to no network namespace, and reach the hypervisor",
-)
 @pytest.mark.parametrize("side", ["inside", "inside_as_root"])
 def test_no_address_family_leads_past_the_network_namespace(
     request: pytest.FixtureRequest, side: str

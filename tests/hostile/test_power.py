@@ -26,6 +26,9 @@ KERNEL: dict[str, tuple[str, tuple[Any, ...]]] = {
     "a_new_pid_namespace": ("kernel.unshare", (kernel.NEWPID,)),
     "a_new_cgroup_namespace": ("kernel.unshare", (kernel.NEWCGROUP,)),
     "a_new_ipc_namespace": ("kernel.unshare", (kernel.NEWIPC,)),
+    "a_user_namespace_by_clone": ("kernel.clone_flag", (kernel.NEWUSER,)),
+    "a_network_namespace_by_clone": ("kernel.clone_flag", (kernel.NEWNET,)),
+    "a_mount_namespace_by_clone": ("kernel.clone_flag", (kernel.NEWNS,)),
     "a_user_namespace_by_clone3": ("kernel.clone_user", ()),
     "joining_a_network_namespace": ("kernel.join_namespace", ("net",)),
     "joining_a_uts_namespace": ("kernel.join_namespace", ("uts",)),
@@ -47,6 +50,15 @@ KERNEL: dict[str, tuple[str, tuple[Any, ...]]] = {
     "keyctl": ("kernel.keyctl", ()),
     "userfaultfd": ("kernel.userfaultfd", ()),
     "fanotify": ("kernel.fanotify", ()),
+    "io_uring": ("kernel.io_uring", ()),
+    "asking_where_memory_lies": ("kernel.ask_memory_policy", ()),
+    "mapping_pages_into_a_pipe": ("kernel.map_into_pipe", ()),
+    "tracing_a_child": ("kernel.trace_child", ()),
+    "reading_the_memory_of_a_child": ("kernel.read_child", ()),
+    "comparing_processes": ("kernel.compare_files", ()),
+    "taking_a_descriptor": ("kernel.take_descriptor", ()),
+    "addresses_that_are_not_random": ("kernel.weaken_addresses", ()),
+    "naming_a_file_by_its_handle": ("kernel.name_handle", ()),
     "opening_a_file_by_its_handle": ("kernel.open_handle", ()),
     "reading_the_kernel_log": ("kernel.read_kernel_log", ()),
     "reboot": ("kernel.reboot", ()),
@@ -58,6 +70,8 @@ KERNEL: dict[str, tuple[str, tuple[Any, ...]]] = {
     "a_raw_tcp_socket": ("kernel.open_socket", (2, 3, 6)),
     "a_raw_ipv6_socket": ("kernel.open_socket", (10, 3, 58)),
     "a_packet_socket": ("kernel.open_socket", (17, 3, 0x300)),
+    "a_packet_socket_in_wide_words": ("kernel.open_wide_family", (17,)),
+    "a_socket_for_events_of_devices": ("kernel.open_socket", (16, 3, 15)),
     "changing_addresses_by_netlink": ("kernel.change_route", ()),
     "marking_a_packet": ("kernel.set_mark", ()),
     "a_transparent_socket": ("kernel.bind_transparent", ()),
@@ -99,18 +113,45 @@ def test_granted_outside(outside: Wire, probe: tuple[str, tuple[Any, ...]]) -> N
 
 
 @pytest.mark.claim("power")
-@pytest.mark.xfail(
-    strict=True, reason="the profile of engines before 25.0, used as it is, allows io_uring"
-)
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="asks with instructions of x86_64")
+@pytest.mark.parametrize("probe", ["call_32_bit", "call_x32"])
+def test_program_of_another_kind_is_killed(
+    inside: Wire, inside_as_root: Wire, outside: Wire, probe: str
+) -> None:
+    assert inside.probe(f"kernel.{probe}") == "SIGSYS"
+    assert inside_as_root.probe(f"kernel.{probe}") == "SIGSYS"
+    # A kernel may be built without that kind; none kills a program for asking.
+    assert outside.probe(f"kernel.{probe}") in {"ok", "ENOSYS", "SIGSEGV"}
+
+
+@pytest.mark.claim("power")
 @pytest.mark.parametrize("side", ["inside", "inside_as_root"])
-def test_io_uring_is_refused_inside(request: pytest.FixtureRequest, side: str) -> None:
+def test_kernel_talks_of_addresses_and_routes_alone(
+    request: pytest.FixtureRequest, outside: Wire, side: str
+) -> None:
     wire: Wire = request.getfixturevalue(side)
-    assert wire.probe("kernel.io_uring") in REFUSED
+    assert wire.probe("kernel.list_netlink") == [0]
+    assert set(outside.probe("kernel.list_netlink")) > {0, 4}
+
+
+@pytest.mark.claim("power")
+@pytest.mark.parametrize("family", [2, 10], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("side", ["inside", "inside_as_root"])
+def test_sockets_are_of_tcp_udp_and_echo_alone(
+    request: pytest.FixtureRequest, outside: Wire, side: str, family: int
+) -> None:
+    wire: Wire = request.getfixturevalue(side)
+    opened = {tuple(each) for each in wire.probe("kernel.list_protocols", family)}
+    assert opened >= {(1, 0), (1, 6), (2, 0), (2, 17)}
+    assert opened <= {(1, 0), (1, 6), (2, 0), (2, 17), (2, 1 if family == 2 else 58)}
+    assert opened < {tuple(each) for each in outside.probe("kernel.list_protocols", family)}
 
 
 @pytest.mark.claim("power", twin=True)
-def test_io_uring_is_granted_outside(outside: Wire) -> None:
-    assert outside.probe("kernel.io_uring") == "ok"
+@pytest.mark.parametrize("side", ["inside", "inside_as_root"])
+def test_ordinary_program_notices_nothing(request: pytest.FixtureRequest, side: str) -> None:
+    wire: Wire = request.getfixturevalue(side)
+    assert wire.probe("kernel.live") == "ok"
 
 
 @pytest.mark.claim("power")

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
+import multiprocessing
 import os
 import resource
+import signal
 import socket
 import struct
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +36,12 @@ _NUMBERS = {
     "add_key": (248, 217),
     "bpf": (321, 280),
     "chroot": (161, 51),
+    "clone": (56, 220),
     "clone3": (435, 435),
     "fanotify_init": (300, 262),
     "finit_module": (313, 273),
     "fsopen": (430, 430),
+    "get_mempolicy": (239, 236),
     "io_uring_setup": (425, 425),
     "kcmp": (312, 272),
     "keyctl": (250, 219),
@@ -45,6 +52,7 @@ _NUMBERS = {
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
     "perf_event_open": (298, 241),
+    "personality": (135, 92),
     "pidfd_getfd": (438, 438),
     "pivot_root": (155, 41),
     "process_vm_readv": (310, 270),
@@ -52,12 +60,14 @@ _NUMBERS = {
     "quotactl": (179, 60),
     "reboot": (169, 142),
     "setns": (308, 268),
+    "socket": (41, 198),
     "swapon": (167, 224),
     "syslog": (103, 116),
     "umount2": (166, 39),
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
+    "vmsplice": (278, 75),
 }
 _COLUMN = {"x86_64": 0, "aarch64": 1}[os.uname().machine]
 
@@ -104,7 +114,16 @@ def clone_user() -> str:
     """A clone3 that asks for a user namespace."""
     arguments = struct.pack("=11Q", NEWUSER, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0)
     buffer = ctypes.create_string_buffer(arguments, len(arguments))
-    pid = LIBC.syscall(_NUMBERS["clone3"][_COLUMN], buffer, len(arguments))
+    return await_child(int(LIBC.syscall(_NUMBERS["clone3"][_COLUMN], buffer, len(arguments))))
+
+
+def clone_flag(flag: int) -> str:
+    """A child in a namespace of its own, by the older clone."""
+    return await_child(int(LIBC.syscall(_NUMBERS["clone"][_COLUMN], flag | 17, 0, 0, 0, 0)))
+
+
+def await_child(pid: int) -> str:
+    """Ends the child; in the parent: how the child was made."""
     if pid == 0:
         os._exit(0)
     if pid < 0:
@@ -210,6 +229,25 @@ def fanotify() -> str:
     return call("fanotify_init", 0, 0)
 
 
+def ask_memory_policy() -> str:
+    return call("get_mempolicy", 0, 0, 0, 0, 0)
+
+
+def map_into_pipe() -> str:
+    """Pages of its own in a pipe, without a copy."""
+    reading, writing = os.pipe()
+    page = zeroes(8)
+    outcome = call("vmsplice", writing, struct.pack("=2Q", ctypes.addressof(page), 8), 1, 0)
+    os.close(reading)
+    os.close(writing)
+    return outcome
+
+
+def name_handle() -> str:
+    handle, mount = ctypes.create_string_buffer(struct.pack("=Ii", 128, 0), 136), ctypes.c_int()
+    return call("name_to_handle_at", -100, b"/dev/shm", handle, ctypes.byref(mount), 0)
+
+
 def open_handle() -> str:
     """The `shocker` escape: a file by its handle, outside every mount namespace."""
     target = Path("/dev/shm") / f"handle-{os.getpid()}"
@@ -245,6 +283,40 @@ def hang_up() -> str:
 
 def set_hostname() -> str:
     return attempt(lambda: socket.sethostname(socket.gethostname()))
+
+
+# Code of another kind
+
+
+def call_32_bit() -> str:
+    """`getpid` as a 32-bit program asks for it; what ended the process that asked."""
+    return run_code(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")  # mov eax, 20; int 0x80; ret
+
+
+def call_x32() -> str:
+    """`getpid` as a program of the x32 kind asks for it."""
+    return run_code(b"\xb8\x27\x00\x00\x40\x0f\x05\xc3")  # mov eax, 0x40000027; syscall; ret
+
+
+def run_code(code: bytes) -> str:
+    pid = os.fork()
+    if pid == 0:
+        page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        page.write(code)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        result = ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+        os._exit(0 if result == os.getpid() else 1)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return "ok" if status == 0 else "ENOSYS"
+
+
+def weaken_addresses() -> str:
+    """A personality without address randomisation, for a moment."""
+    outcome = call("personality", 0x0040000)
+    call("personality", 0)
+    return outcome
 
 
 # Privileges of the process
@@ -307,6 +379,26 @@ def read_memory(pid: int) -> str:
     return call("process_vm_readv", pid, here, 1, there, 1, 0, reached=(errno.EFAULT,))
 
 
+def trace_child() -> str:
+    """Traces its own child."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        return ptrace(child.pid)
+
+
+def read_child() -> str:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        return read_memory(child.pid)
+
+
+def compare_files() -> str:
+    return call("kcmp", os.getpid(), os.getpid(), 0, 0, 0)
+
+
+def take_descriptor() -> str:
+    """Copies a descriptor out of a process, here its own."""
+    return call("pidfd_getfd", os.pidfd_open(os.getpid()), 0, 0)
+
+
 def signal_process(pid: int) -> str:
     return attempt(lambda: os.kill(pid, 0))
 
@@ -360,6 +452,37 @@ def list_families() -> list[int]:
     """Every address family of which a socket of any kind can be opened."""
     kinds = (1, 2, 3, 4, 5, 10)
     return [f for f in range(46) if any(open_socket(f, kind) == "ok" for kind in kinds)]
+
+
+def open_wide_family(family: int) -> str:
+    """A socket whose family has a bit set that the kernel does not read."""
+    return call("socket", 1 << 32 | family, 3, 0)
+
+
+def list_netlink() -> list[int]:
+    """Every kind of netlink socket that opens."""
+    return [kind for kind in range(32) if open_socket(16, 3, kind) == "ok"]
+
+
+def list_protocols(family: int) -> list[tuple[int, int]]:
+    """Every type and protocol of an internet family that opens."""
+    kinds, protocols = (1, 2, 3, 4, 5, 6, 10), (*range(256), 262, 0x300)
+    return [(k, p) for k in kinds for p in protocols if open_socket(family, k, p) == "ok"]
+
+
+def live() -> str:
+    """What ordinary programs do: threads, children, pools, pipes, names, listeners."""
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(int, "1234")) == 10
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(os.getpid) != os.getpid()
+    assert subprocess.run(["sh", "-c", "echo 1 | cat"], capture_output=True, check=True).stdout
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname()).close()
+    assert socket.if_nameindex()
+    assert socket.getaddrinfo("localhost", 80)
+    os.close(os.memfd_create("life"))
+    return "ok"
 
 
 def set_group_of_user() -> str:
