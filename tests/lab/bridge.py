@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from tests.lab.internet import Internet
     from tests.lab.sniffer import Sniffer
 
-__all__ = ["LOCK", "Bridge", "hold_bridge", "open_bridge"]
+__all__ = ["Bridge", "hold_bridge", "open_bridge"]
 
-LOCK = Path("/run/smcp-lab-bridge.lock")
+
 LOCK_TIMEOUT = 300.0
+_NAMED = Path("/run/netns")
 _TABLE = "smcp_lab_guard"
 _HOST, _LAB = "198.19.255.1", "198.19.255.2"
 _PREFIX = 30
@@ -98,7 +99,8 @@ def open_bridge(internet: Internet, *, exempt: Sequence[str] = ()) -> Generator[
 @contextlib.contextmanager
 def hold_bridge() -> Generator[None, None, None]:
     """Keep others from attaching the bridge, or wait until they are done."""
-    with LOCK.open("w") as file:
+    lock = _find_lock()
+    with lock.open("w") as file:
         deadline = time.monotonic() + LOCK_TIMEOUT
         while True:
             try:
@@ -106,7 +108,7 @@ def hold_bridge() -> Generator[None, None, None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{LOCK} is held by another test run") from None
+                    raise TimeoutError(f"{lock} is held by another test run") from None
             time.sleep(0.1)  # noqa: TID251 - bounded; another process cannot wake us
         yield
 
@@ -148,11 +150,23 @@ def _find_bridge() -> tuple[str, str]:
         ["docker", "network", "inspect", "bridge"], capture_output=True, text=True, check=True
     )
     network = json.loads(done.stdout)[0]
-    device = network["Options"]["com.docker.network.bridge.name"]
+    # Podman does not name the device; it is the one that holds the network's gateway.
+    named = network["Options"].get("com.docker.network.bridge.name")
+    gateway = network["IPAM"]["Config"][0].get("Gateway")
     shown = subprocess.run(
-        ["ip", "-j", "-4", "addr", "show", "dev", device],
-        capture_output=True,
-        text=True,
-        check=True,
+        ["ip", "-j", "-4", "addr", "show"], capture_output=True, text=True, check=True
     )
-    return device, json.loads(shown.stdout)[0]["addr_info"][0]["local"]
+    ((device, address),) = [
+        (link["ifname"], address["local"])
+        for link in json.loads(shown.stdout)
+        for address in link["addr_info"]
+        if (link["ifname"] == named if named else address["local"] == gateway)
+    ]
+    return device, address
+
+
+def _find_lock() -> Path:
+    """The machine's; an engine in a named network namespace has its own bridge, and a lock too."""
+    own = Path("/proc/self/ns/net").stat()
+    named = [path for path in _NAMED.glob("*") if path.stat().st_ino == own.st_ino]
+    return Path("/run", f"smcp-lab-bridge{f'-{named[0].name}' if named else ''}.lock")
