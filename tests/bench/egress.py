@@ -19,8 +19,7 @@ from sandboxed_mcp import connect, open_sandbox
 INSIDE = ["python3", "/bench/server.py"]
 BLOB, WEB = "blob.example.com", "web.example.com"
 MIB = 1024 * 1024
-PLAIN_BYTES = 256 * MIB
-TLS_BYTES = 64 * MIB
+DOWNLOAD_BYTES = 256 * MIB
 CROWD = 30
 
 
@@ -42,13 +41,13 @@ def start_library() -> tuple[float, str]:
 
 def download_kernel() -> tuple[float, str]:
     """Throughput by a rule without verification."""
-    return _compare_rates("download", PLAIN_BYTES, name=BLOB, port=BLOB_PORT)
+    return _compare_rates("download", 25, name=BLOB, port=BLOB_PORT)
 
 
 def download_tls() -> tuple[float, str]:
     """Throughput by a verified rule, both ends of TLS included; and the same unencrypted."""
-    figure, medians = _compare_rates("download_tls", TLS_BYTES, name=WEB, port=TLS_PORT)
-    raw, bare = _compare_rates("download_behind_hello", PLAIN_BYTES, name=WEB, port=HELLO_PORT)
+    figure, medians = _compare_rates("download_tls", 11, name=WEB, port=TLS_PORT)
+    raw, bare = _compare_rates("download_behind_hello", 11, name=WEB, port=HELLO_PORT)
     return figure, f"{medians} (not encrypted: {raw:.2f}, {bare})"
 
 
@@ -144,9 +143,9 @@ def _compare_sides(deed: str, rounds: int, **arguments: object) -> tuple[float, 
     return left / right, f"{left * 1e6:.0f} / {right * 1e6:.0f} us"
 
 
-def _compare_rates(deed: str, size: int, **arguments: object) -> tuple[float, str]:
-    left, right = _measure_sides(deed, 24, size=size, **arguments)
-    rates = [size * 8 / seconds / 1e9 for seconds in (left, right)]
+def _compare_rates(deed: str, rounds: int, **arguments: object) -> tuple[float, str]:
+    left, right = _measure_sides(deed, rounds, size=DOWNLOAD_BYTES, **arguments)
+    rates = [DOWNLOAD_BYTES * 8 / seconds / 1e9 for seconds in (left, right)]
     return right / left, f"{rates[0]:.2f} / {rates[1]:.2f} Gbit/s"
 
 
