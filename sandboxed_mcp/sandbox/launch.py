@@ -55,7 +55,12 @@ from sandboxed_mcp.sandbox.control import ControlServer
 from sandboxed_mcp.sandbox.mounted import compare_mounts, find_moved, read_mountinfo
 from sandboxed_mcp.sandbox.refusals import name_setting
 from sandboxed_mcp.sandbox.running import Sandbox
-from sandboxed_mcp.sandbox.runtimes import check_runtime, compare_process, read_status
+from sandboxed_mcp.sandbox.runtimes import (
+    check_runtime,
+    compare_process,
+    find_file_server,
+    read_status,
+)
 from sandboxed_mcp.tasks import open_tasks
 
 if TYPE_CHECKING:
@@ -262,7 +267,8 @@ class _Launch:
         self._refuse(*find_moved(self._resolved.mounts))
         pid = await self._start(container, net_admin=False)
         if pid is not None:
-            ours, theirs = read_mountinfo("self"), read_mountinfo(pid)
+            ours = read_mountinfo("self")
+            theirs = read_mountinfo(find_file_server(pid, container))
             if theirs:
                 self._refuse(*compare_mounts(self._resolved.mounts, ours, theirs))
 
@@ -283,9 +289,7 @@ class _Launch:
         status = read_status(pid, container)
         if status is None:
             return None
-        self._refuse(
-            *await compare_process(self._engine, container, status, net_admin=net_admin)
-        )
+        self._refuse(*await compare_process(self._engine, container, status, net_admin=net_admin))
         return pid
 
     def _refuse(self, *differences: str) -> None:

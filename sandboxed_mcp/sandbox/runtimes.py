@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sandboxed_mcp.config.resolved import ResolvedServer
     from sandboxed_mcp.engine.api import Engine
 
-__all__ = ["check_runtime", "compare_process", "read_status"]
+__all__ = ["check_runtime", "compare_process", "find_file_server", "read_status"]
 
 GVISOR: Final = "runsc"
 
@@ -91,3 +91,26 @@ def read_status(pid: int, container: str) -> str | None:
         return (folder / "status").read_text()
     except OSError:
         return None
+
+
+def find_file_server(pid: int, container: str) -> int:
+    """The process that has a container's files mounted: under gVisor not its first one.
+
+    Args:
+        pid: The container's first process.
+        container: The container.
+    """
+    if _read_program(pid) != "runsc-sandbox":
+        return pid
+    for folder in Path("/proc").glob("[0-9]*"):
+        number = int(folder.name)
+        if _read_program(number) == "runsc-gofer" and read_status(number, container) is not None:
+            return number
+    return pid
+
+
+def _read_program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()
+    except (OSError, ValueError):
+        return ""
