@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
+import anyio
+
 from sandboxed_mcp.engine.attach import HijackedStream
 from sandboxed_mcp.engine.http import Answer, ask, open_lines, upgrade
 from sandboxed_mcp.engine.podman import LIBPOD, find_seccomp, read_container, render_spec
 from sandboxed_mcp.errors import EngineError, EngineRefusedError, ImageNotFoundError
-from sandboxed_mcp.plan import LABEL_LAUNCH, ImageFacts
+from sandboxed_mcp.plan import LABEL_LAUNCH, LABEL_ROLE, ImageFacts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -31,6 +33,10 @@ NOT_MODIFIED: Final = 304
 BAD_REQUEST: Final = 400
 GONE: Final = 404
 CONFLICT: Final = 409
+INTERNAL_ERROR: Final = 500
+
+LIST_RETRIES: Final = 20
+LIST_PAUSE_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +140,12 @@ class Engine:
 
     async def _inspect_libpod(self, container: str) -> dict[str, Any] | None:
         answer = await ask(self.endpoint, "GET", f"{LIBPOD}/containers/{container}/json")
-        return None if answer.status == GONE else _expect(answer, "inspect the container")
+        return None if _is_gone(answer) else _expect(answer, "inspect the container")
 
     async def inspect(self, container: str) -> dict[str, Any] | None:
         """Everything the engine knows of a container; None when it is gone."""
         answer = await self._ask("GET", f"/containers/{container}/json")
-        return None if answer.status == GONE else _expect(answer, "inspect the container")
+        return None if _is_gone(answer) else _expect(answer, "inspect the container")
 
     async def start(self, container: str) -> None:
         """Starts a created container."""
@@ -148,21 +154,27 @@ class Engine:
     async def kill(self, container: str, signal: str) -> None:
         """Signals the container's first process; a container that has ended is no error."""
         answer = await self._ask("POST", f"/containers/{container}/kill?signal={signal}")
-        if answer.status not in {GONE, CONFLICT}:
+        if answer.status != CONFLICT and not _is_gone(answer):
             _expect(answer, f"send {signal} to the container")
 
     async def remove(self, container: str) -> None:
         """Removes a container and its anonymous volumes, running or not; gone is no error."""
         answer = await self._ask("DELETE", f"/containers/{container}?force=1&v=1")
-        if answer.status not in {GONE, CONFLICT}:
+        if answer.status != CONFLICT and not _is_gone(answer):
             _expect(answer, "remove the container")
 
     async def list_containers(self, launch: str | None = None) -> list[ContainerSummary]:
-        """The containers that carry our labels, ended ones included."""
+        """The containers that carry our labels, ended ones included; gateways come last."""
         label = LABEL_LAUNCH if launch is None else f"{LABEL_LAUNCH}={launch}"
         query = urlencode({"all": "1", "filters": json.dumps({"label": [label]})})
-        rows = _expect(await self._ask("GET", f"/containers/json?{query}"), "list containers")
-        return [
+        answer = await self._ask("GET", f"/containers/json?{query}")
+        for _ in range(LIST_RETRIES):
+            if not _is_half_removed(answer):
+                break
+            # Podman lists nothing while any container is just being removed.
+            await anyio.sleep(LIST_PAUSE_SECONDS)
+            answer = await self._ask("GET", f"/containers/json?{query}")
+        found = [
             ContainerSummary(
                 id=row["Id"],
                 labels=row.get("Labels") or {},
@@ -170,8 +182,10 @@ class Engine:
                 created=row["Created"],
                 image=row["Image"],
             )
-            for row in rows
+            for row in _expect(answer, "list containers")
         ]
+        # One that others share the network of cannot always be removed before them.
+        return sorted(found, key=lambda one: one.labels.get(LABEL_ROLE) == "gateway")
 
     async def info(self) -> dict[str, Any]:
         """The engine's own description of itself and its machine."""
@@ -227,6 +241,14 @@ class Engine:
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         return await ask(self.endpoint, method, f"/v{self.version}{path}", body)
+
+
+def _is_half_removed(answer: Answer) -> bool:
+    return answer.status == INTERNAL_ERROR and b"container not known" in answer.body
+
+
+def _is_gone(answer: Answer) -> bool:
+    return answer.status == GONE or _is_half_removed(answer)
 
 
 def _expect(answer: Answer, action: str) -> Any:  # noqa: ANN401 - JSON

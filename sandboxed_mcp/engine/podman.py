@@ -64,7 +64,7 @@ def render_spec(body: Mapping[str, Any], seccomp: str | None) -> dict[str, Any]:
         "systemd": "false",
         "restart_policy": host["RestartPolicy"]["Name"],
         "log_configuration": {"driver": host["LogConfig"]["Type"]},
-        "remove": host["AutoRemove"],
+        "remove": host["AutoRemove"] and not _is_shared(host),
         "init": host["Init"],
         **_renamed(host, oci_runtime="Runtime"),
         **_render_security(host),
@@ -75,6 +75,15 @@ def render_spec(body: Mapping[str, Any], seccomp: str | None) -> dict[str, Any]:
         "mounts": [*_render_mounts(host)],
         "shm_size": host["ShmSize"],
     }
+
+
+def _is_shared(host: Mapping[str, Any]) -> bool:
+    """Whether it has a network, which another container may share.
+
+    Podman would remove it by halves when it ends before the other, and then list nothing at all
+    any more. It is removed by its launcher, after the other.
+    """
+    return host["NetworkMode"] == "bridge"
 
 
 def _renamed(section: Mapping[str, Any], **names: str) -> dict[str, Any]:
@@ -161,6 +170,8 @@ def read_container(
     ):
         if host.get(key) == theirs:
             host[key] = ours
+    if _is_shared(asked["HostConfig"]):
+        host["AutoRemove"] = asked["HostConfig"]["AutoRemove"]
     host.update(_read_capabilities(details))
     options: list[str] = host.get("SecurityOpt") or []
     profile = find_seccomp(asked)

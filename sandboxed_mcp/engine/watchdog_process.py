@@ -128,7 +128,9 @@ def remove_containers(launch: dict[str, Any], name: str) -> int:
 
     filters = json.dumps({"label": [f"sandboxed-mcp.launch={name}"]})
     found = request(launch, "GET", "/containers/json?" + urlencode({"all": 1, "filters": filters}))
-    rows = json.loads(found)
+    if not found.startswith(b"["):
+        raise ValueError("the engine lists nothing at the moment")
+    rows: list[dict[str, Any]] = json.loads(found)
     for row in rows:
         request(launch, "DELETE", f"/containers/{row['Id']}?force=1&v=1")
     return len(rows)
