@@ -28,8 +28,12 @@ def _attribute(kind: int, data: bytes) -> bytes:
 
 
 def _netlink(family: int, message: bytes) -> str:
-    """Send a message; `ok`, or the error that the kernel answers."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family) as made:
+    """Send a message; `ok`, or the error that the kernel answers, to the socket or to it."""
+    try:
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family)
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    with opened as made:
         made.settimeout(2)
         made.sendto(message, (0, 0))
         answer = made.recv(1 << 16)
