@@ -54,7 +54,7 @@ class Gate:
         self.flows = FlowListener(flows)
         self._stack = stack
 
-    def apply(self, egress: object, **changes: Any) -> None:  # noqa: ANN401 - fields of RulesetSpec
+    def apply(self, egress: object, **changes: Any) -> None:
         """Replace the policy by the next generation."""
         self.spec = replace(
             self.spec,
@@ -148,7 +148,7 @@ def _connected(
 def open_gate(
     pod: Pod,
     egress: object,
-    **more: Any,  # noqa: ANN401 - fields of RulesetSpec
+    **more: Any,
 ) -> Generator[Gate, None, None]:
     """Put a policy in force in a sandbox's namespace.
 
