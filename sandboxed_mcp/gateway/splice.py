@@ -22,6 +22,9 @@ __all__ = ["PipePool", "SplicedPair"]
 
 PIPE_SIZE: Final = 1 << 20
 SMALL_MOVE: Final = 1 << 16
+BRIEF_MOVE: Final = 1 << 13
+"""What is less than this was probably all: the messages of a handshake, not of a download."""
+
 MAX_HELD: Final = 16 << 20
 """Bytes waiting in pipes, beyond which each stream may have only `SMALL_MOVE` waiting."""
 
@@ -166,7 +169,7 @@ class _Stream:
         for _ in range(MOVES_AT_ONCE):
             if not self._fill():
                 return
-            brief = self._held < SMALL_MOVE
+            brief = self._held < BRIEF_MOVE
             if not self._drain():
                 self._loop.remove_reader(self._source)
                 self._loop.add_writer(self._sink, self._step, self._resume)
