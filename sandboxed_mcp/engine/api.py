@@ -136,6 +136,7 @@ class Engine:
         with NamedTemporaryFile("w", prefix="sandboxed-mcp-", suffix=".json") as file:
             file.write(profile)
             file.flush()
+            await anyio.Path(file.name).chmod(0o644)  # Podman may be another user's; no secret
             return await ask(self.endpoint, "POST", path, render_spec(body, file.name))
 
     async def _inspect_libpod(self, container: str) -> dict[str, Any] | None:

@@ -102,6 +102,8 @@ def _render_security(host: Mapping[str, Any]) -> dict[str, Any]:
         "ipcns": {"nsmode": host["IpcMode"]},
         "pidns": {"nsmode": "private"},
         "utsns": {"nsmode": "private"},
+        # One user namespace a pod: the gateway's rules belong to it.
+        "userns": {"nsmode": "host"},
     }
 
 
