@@ -12,7 +12,7 @@ CHECKED := sandboxed_mcp tests images
 timed = start=$$(date +%s%N); $(2); \
 	awk -v ns=$$(( $$(date +%s%N) - start )) 'BEGIN { printf "%-12s %7.2f s\n", "$(1)", ns / 1e9 }'
 
-.PHONY: help venv engine images demo test check lint unit hostile bench format clean
+.PHONY: help venv engine images demo test check lint unit hostile engines bench format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ unit: venv
 
 hostile: images ## servers that attack from inside, in real containers
 	@$(BIN)/pytest -q tests/hostile
+
+engines: images ## the same on Podman, and under gVisor; installs them with apt (Debian, root)
+	@$(BIN)/pytest -q tests/engines
 
 bench: images ## measure; writes build/bench.json
 	@$(BIN)/python tests/bench/run.py

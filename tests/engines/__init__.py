@@ -1,0 +1,1 @@
+"""The sandbox on other engines and runtimes: Podman, gVisor."""
