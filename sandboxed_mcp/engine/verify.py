@@ -119,7 +119,7 @@ def _compare_host(asked: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator
         if section.get(name) != wanted:
             yield f"{key} is {host.get(key)!r}, not {wanted!r}"
     if "Runtime" in asked and host.get("Runtime") != asked["Runtime"]:
-        yield f"Runtime is {host.get('Runtime')!r}, not {asked['Runtime']!r}"
+        yield f"Runtime is {host.get('Runtime')!r}, not {asked['Runtime']!r} (policy.runtime)"
 
 
 def _compare_security(asked: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
