@@ -23,7 +23,7 @@ from pydantic.json_schema import WithJsonSchema
 
 from sandboxed_mcp.config.problems import RefusedError, Table, refusing_rules, shown
 from sandboxed_mcp.egress.addresses import classify
-from sandboxed_mcp.egress.rules import parse_egress, render_egress
+from sandboxed_mcp.egress.rules import NameRule, Unrestricted, parse_egress, render_egress
 from sandboxed_mcp.egress.sizes import parse_size, render_size
 
 if TYPE_CHECKING:
@@ -162,6 +162,29 @@ def _parse_runtime(value: object) -> str | None:
     )
 
 
+def _check_breadth(egress: Egress) -> Egress:
+    """Refuse a wildcard below a public suffix: under `*.co.uk` anybody may have a name."""
+    wildcards = [
+        (index, rule)
+        for index, rule in enumerate(() if isinstance(egress, Unrestricted) else egress)
+        if isinstance(rule, NameRule) and rule.wildcard
+    ]
+    if wildcards:
+        # Reading the list takes a tenth of a second, and few policies have wildcards.
+        from publicsuffixlist import PublicSuffixList  # noqa: PLC0415
+
+        suffixes = PublicSuffixList(only_icann=True)
+        for index, rule in wildcards:
+            if suffixes.is_public(rule.suffix):
+                raise RefusedError(
+                    f"'*.{rule.suffix}' is too broad: '{rule.suffix}' is a public suffix, under "
+                    "which anybody may register a name",
+                    f'name the host, or a domain below it such as "*.example.{rule.suffix}"',
+                    f"[{index}]",
+                )
+    return egress
+
+
 def _check_dns(resolvers: tuple[str, ...]) -> tuple[str, ...]:
     for index, text in enumerate(resolvers):
         host, _, port = text.rpartition(":") if _has_port(text) else (text, "", "53")
@@ -194,6 +217,7 @@ else:  # the annotation of a field is looked into, and the rules are no concern 
     _EgressField = Annotated[
         object,
         PlainValidator(refusing_rules(parse_egress)),
+        AfterValidator(_check_breadth),
         PlainSerializer(render_egress, return_type=object),
         WithJsonSchema(_EGRESS_SCHEMA),
     ]

@@ -180,6 +180,8 @@ class _Launch:
         self._watch(link, sandbox)
         await self._control.open(self._tasks, sandbox, os.environ, self._launch)
         await self._start_server(container)
+        # Before this there is nobody to stop politely: the container is removed, running or not.
+        self._undo.push_async_callback(_shielded, sandbox.stop)
         self._recorder.record(
             Started, container=container, image=plan.image.id, network=plan.network
         )
@@ -245,9 +247,7 @@ class _Launch:
         exits = await self._undo.enter_async_context(
             self._engine.open_events(container, ("oom", "die"))
         )
-        sandbox = Sandbox(self._engine, plan, container, stream, exits, self._recorder, link)
-        self._undo.push_async_callback(_shielded, sandbox.stop)
-        return sandbox
+        return Sandbox(self._engine, plan, container, stream, exits, self._recorder, link)
 
     async def _create(self, body: Mapping[str, Any], image: ImageFacts) -> str:
         # Cancelled half-way, a create would leave a container whose id nobody knows.

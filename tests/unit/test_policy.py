@@ -186,6 +186,19 @@ def test_junk_is_a_policy_or_a_config_error(settings: dict[str, object]) -> None
         make_policy(**settings)
 
 
+@pytest.mark.parametrize("wildcard", ["*.co.uk", "*.com.br:443", "*.gov.au"])
+def test_wildcard_below_a_public_suffix_is_refused(wildcard: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_policy(egress=["api.example.com", wildcard])
+    assert str(caught.value).startswith("egress[1]: '*.")
+    assert "is a public suffix" in str(caught.value)
+
+
+@pytest.mark.parametrize("wildcard", ["*.example.co.uk", "*.example.com", "*.pages.example.io"])
+def test_wildcard_below_a_domain_of_somebody_is_fine(wildcard: str) -> None:
+    assert make_policy(egress=[wildcard]).egress != ()
+
+
 def test_resolvers_are_addresses_with_or_without_a_port() -> None:
     resolvers = ("198.51.100.53", "198.51.100.53:5353", "2001:db8::53", "[2001:db8::53]:53")
     assert make_policy(dns=list(resolvers)).dns == resolvers
