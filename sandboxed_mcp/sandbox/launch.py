@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 __all__ = ["open_sandbox"]
 
 REMOVE_SECONDS: Final = 10.0
+GATEWAY_END_SECONDS: Final = 1.0
 REMOVE_POLL_SECONDS: Final = 0.02
 
 _T = TypeVar("_T")
@@ -172,8 +173,12 @@ class _Launch:
         link, gateway = None, None
         if plan.gateway is not None:
             link, gateway = await self._start_gateway(plan, plan.gateway)
-        container = await self._create(render_create(plan, gateway), plan.image)
-        sandbox = await self._attach(plan, container, link)
+        try:
+            container = await self._create(render_create(plan, gateway), plan.image)
+            sandbox = await self._attach(plan, container, link)
+        except EngineRefusedError:
+            await _tell_gateway_end(link)
+            raise
         if link is not None:
             await check_runtime(self._engine, container, self._resolved)
             await link.wait_ready()
@@ -295,6 +300,15 @@ class _Launch:
     def _refuse(self, *differences: str) -> None:
         if differences:
             raise PlanMismatchError(self._resolved.name, differences)
+
+
+async def _tell_gateway_end(link: GatewayLink | None) -> None:
+    """Raises why the gateway ended, if that is why its network cannot be shared."""
+    if link is None:
+        return
+    with anyio.move_on_after(GATEWAY_END_SECONDS):
+        await link.ended.wait()
+        await link.wait_ready()
 
 
 async def _fail_after(event: anyio.Event, sandbox: Sandbox, explain: Callable[[], str]) -> None:

@@ -113,6 +113,8 @@ def open_podman() -> Generator[Own, None, None]:
             own.env["DOCKER_HOST"],
         ]
         with _serve(own, command, {"CONTAINERS_CONF": str(conf)}):
+            # The bridge is made for the first container on it.
+            docker("run", "--rm", "--network=bridge", IMAGES[0], "true", env=own.env)
             yield own
 
 
