@@ -109,10 +109,10 @@ def test_arbitrary_bytes_are_decoded_or_refused(data: bytes, cuts: list[int]) ->
 def test_decoding_takes_time_linear_in_the_number_of_frames() -> None:
     def seconds(count: int) -> float:
         data = render_frame(Stream.STDOUT, b"x" * 32) * count
-        start = time.perf_counter()
+        start = time.thread_time()
         FrameDecoder().receive(data)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
-    small = min(seconds(5_000) for _ in range(3))
-    large = min(seconds(50_000) for _ in range(3))
+    small = min(seconds(5_000) for _ in range(7))
+    large = min(seconds(50_000) for _ in range(7))
     assert large < 40 * small
