@@ -83,7 +83,6 @@ def test_a_runc_with_a_known_way_out_is_named(version: str, commit: str, state: 
     ("options", "seccomp", "lsm"),
     [
         ([], "fail", "warn"),
-        ([], "fail", "warn"),
         (["name=seccomp,profile=unconfined"], "ok", "warn"),
         (["name=seccomp,profile=default", "name=selinux"], "ok", "ok"),
         (["name=rootless", "name=seccomp"], "ok", "warn"),
