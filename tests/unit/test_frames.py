@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import time
 from collections import deque
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxed_mcp.engine.frames import FrameDecoder, ProtocolError, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 frames_strategy = st.lists(st.tuples(st.sampled_from(Stream), st.binary(max_size=40)), max_size=12)
 cuts_strategy = st.lists(st.integers(min_value=0, max_value=700), max_size=30)
@@ -106,6 +111,15 @@ def test_arbitrary_bytes_are_decoded_or_refused(data: bytes, cuts: list[int]) ->
     assert sum(len(piece) for _, piece in pieces) <= len(data)
 
 
+@pytest.fixture
+def no_collector() -> Generator[None]:
+    """No garbage collection: it walks the heap of the whole test run, not the decoder's."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
 def test_decoding_takes_time_linear_in_the_number_of_frames() -> None:
     def seconds(count: int) -> float:
         data = render_frame(Stream.STDOUT, b"x" * 32) * count
