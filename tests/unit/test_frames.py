@@ -127,6 +127,7 @@ def test_decoding_takes_time_linear_in_the_number_of_frames() -> None:
         FrameDecoder().receive(data)
         return time.thread_time() - start
 
-    small = min(seconds(5_000) for _ in range(7))
-    large = min(seconds(50_000) for _ in range(7))
+    # Both sizes are beyond the processor's caches, which are shared with other machines.
+    small = min(seconds(30_000) for _ in range(5))
+    large = min(seconds(300_000) for _ in range(5))
     assert large < 40 * small
