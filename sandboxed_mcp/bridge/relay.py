@@ -13,6 +13,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -22,10 +23,11 @@ from anyio.lowlevel import current_token
 
 from sandboxed_mcp.bridge.fd import read_some, recv_some, send_all, write_all
 from sandboxed_mcp.bridge.framing import Line, LineAssembler, Overlong
-from sandboxed_mcp.bridge.repair import HEAD_CHARS, inspect_line, inspect_overlong
+from sandboxed_mcp.bridge.repair import HEAD_CHARS, Rejection, inspect_line, inspect_overlong
 from sandboxed_mcp.bridge.stderr import StderrWriter
 from sandboxed_mcp.errors import EngineError, ExitStatus
 from sandboxed_mcp.events import BadLine, StderrDropped
+from sandboxed_mcp.sandbox import EOF_GRACE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +40,9 @@ __all__ = ["STDIN_END_SECONDS", "relay_stdio"]
 
 READ_BYTES: Final = 256 * 1024
 BATCH_BYTES: Final = 64 * 1024
-STDIN_END_SECONDS: Final = 5.0
+STDIN_END_SECONDS: Final = 4.0
 FLUSH_SECONDS: Final = 1.0
+NOTES_A_SECOND: Final = 10
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -55,7 +58,7 @@ async def relay_stdio(
         stderr: Descriptor for everything else.
 
     Returns:
-        How the server ended. After the end of stdin it has 5 s to finish by itself.
+        How the server ended. After the end of stdin it has 4 s to finish by itself.
     """
     relay = _Relay(sandbox, stdin, stdout, stderr)
     async with anyio.create_task_group() as tasks:
@@ -83,6 +86,8 @@ class _Relay:
         self._stdin_ended = anyio.Event()
         self._output_ended = anyio.Event()
         self._reason: str | None = None
+        self._stopped = threading.Event()
+        self._notes = _Rate(NOTES_A_SECOND)
 
     def start(self, tasks: TaskGroup) -> None:
         """Starts the threads on the sandbox's stream."""
@@ -127,7 +132,10 @@ class _Relay:
 
     async def finish(self) -> None:
         """Stops the server if it still runs; waits for its last output."""
-        status = await self._sandbox.stop(self._reason)
+        # After the end of stdin it has had its time to end by itself.
+        grace = 0.0 if self._stdin_ended.is_set() else EOF_GRACE_SECONDS
+        status = await self._sandbox.stop(self._reason, eof_grace=grace)
+        self._stopped.set()
         with anyio.move_on_after(FLUSH_SECONDS):
             await self._output_ended.wait()
         if self._reason or status.reason or not self._stdin_ended.is_set():
@@ -181,6 +189,8 @@ class _Relay:
         batch: list[Line] = []
         size = 0
         for line in found:
+            if self._stopped.is_set():
+                return
             batch += self._check(line)
             size += 0 if isinstance(line, Overlong) else len(line)
             if size > BATCH_BYTES:
@@ -207,8 +217,16 @@ class _Relay:
             bad = inspect_line(line)
             if bad is None:
                 return [line]
+        if self._notes.allows():
+            self._report(bad)
+        return list(bad.replies)
+
+    def _report(self, bad: Rejection) -> None:
         head = self._sandbox.redactor.show_head(bad.line, HEAD_CHARS)
         answered = bool(bad.replies)
+        if self._notes.missed:
+            self._errors.note(f"{self._notes.missed} more stdout lines were not passed on")
+            self._notes.missed = 0
         self._errors.note(f"stdout line not passed on: {bad.reason}: {head}")
         self._in_loop(
             partial(
@@ -219,7 +237,31 @@ class _Relay:
                 answered=answered,
             )
         )
-        return list(bad.replies)
+
+
+class _Rate:
+    """How many bad lines are told of: a flood of them must not keep the relay from its work.
+
+    Attributes:
+        missed: How many were not told of since this was last set to 0.
+    """
+
+    def __init__(self, a_second: int) -> None:
+        self.missed = 0
+        self._a_second = a_second
+        self._window = 0.0
+        self._told = 0
+
+    def allows(self) -> bool:
+        """Whether one more may be told of now; it is counted either way."""
+        now = time.monotonic()
+        if now - self._window >= 1:
+            self._window, self._told = now, 0
+        self._told += 1
+        if self._told <= self._a_second:
+            return True
+        self.missed += 1
+        return False
 
 
 async def _copy_to_sandbox(local: socket.socket, sandbox: Sandbox) -> None:

@@ -7,6 +7,7 @@ sanitized, or with --json as ASCII JSON.
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -24,7 +25,7 @@ from sandboxed_mcp.cli.launch import (
 from sandboxed_mcp.cli.main import EXIT_FOUND
 from sandboxed_mcp.cli.tables import open_console, print_json, working
 from sandboxed_mcp.sandbox import open_sandbox
-from sandboxed_mcp.text import sanitize
+from sandboxed_mcp.text import Redactor, sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -111,6 +112,8 @@ def call(
     if not 1 <= len(rest) <= 2:  # noqa: PLR2004 - TOOL [JSON]
         raise click.UsageError("name one tool, and give its arguments as one JSON object, quoted")
     arguments = _read_arguments(rest[1:])
+    if timeout is not None and not math.isfinite(timeout):
+        raise click.UsageError(f"--timeout {timeout} is no number of seconds; leave it out to wait")
     tool, server = rest[0], take_server(name, config, settings)
     if dry_run:
         show_plan(server)
@@ -150,12 +153,17 @@ def _ask(
     try:
         return anyio.run(session)
     except MCPError as error:
-        raise click.ClickException(f"server '{server.name}' {_describe(error)}") from error
+        said = _describe(error, _redactor_of(server))
+        raise click.ClickException(f"server '{server.name}' {said}") from error
     except ValidationError as error:
         raise click.ClickException(
             f"server '{server.name}' gave an answer that MCP does not allow: "
-            f"{sanitize(str(error), ERROR_CHARS, multiline=True)}"
+            f"{sanitize(_redactor_of(server).redact(str(error)), ERROR_CHARS, multiline=True)}"
         ) from error
+
+
+def _redactor_of(server: ResolvedServer) -> Redactor:
+    return Redactor({secret.name: secret.value for secret in server.secrets})
 
 
 async def _converse(
@@ -173,9 +181,10 @@ async def _converse(
         raise _first_of(group) from group
 
 
-def _describe(error: MCPError) -> str:
+def _describe(error: MCPError, redactor: Redactor) -> str:
     """What an error answer says; one code of our own side tells of no answer at all."""
-    said = sanitize(error.error.message, ERROR_CHARS, multiline=True).strip()
+    message = redactor.redact(error.error.message)
+    said = sanitize(message, ERROR_CHARS, multiline=True).strip()
     if error.error.code == REQUEST_TIMEOUT:
         return f"did not answer: {said}"
     return f"answered with error {error.error.code}: {said}"

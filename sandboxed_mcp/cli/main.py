@@ -75,11 +75,13 @@ class _Commands(click.Group):
             _fail(error, EXIT_USAGE)
         except SandboxError as error:
             _fail(error, EXIT_ENGINE)
+        except OSError as error:
+            _fail(f"the system refused: {error}", EXIT_ENGINE)
         except KeyboardInterrupt:
             raise SystemExit(EXIT_INTERRUPTED) from None
 
 
-def _fail(error: SandboxError, code: int) -> NoReturn:
+def _fail(error: SandboxError | str, code: int) -> NoReturn:
     click.echo(f"sandboxed-mcp: {error}", err=True)
     raise SystemExit(code)
 

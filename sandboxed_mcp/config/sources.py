@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sandboxed_mcp.config import places
+from sandboxed_mcp.config.disguised import find_kernel_filesystem, find_system_place
 from sandboxed_mcp.config.places import at_or_below
 from sandboxed_mcp.config.problems import RefusedError, shown
 from sandboxed_mcp.config.resolved import ResolvedMount
@@ -30,9 +31,8 @@ __all__ = ["Host", "read_host", "resolve_mount"]
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _MOUNT_POINT: Final = 4  # proc_pid_mountinfo(5): the fifth field
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
-WALKED_ENTRIES: Final = 10_000
-"""How much of a mounted folder is searched for sockets: some 20 ms. A live socket further down
-is still found when it is bound by its path in this network namespace."""
+WALKED_ENTRIES: Final = 200_000
+"""How much of a mounted folder is searched for sockets, half a second or so at the most."""
 
 _NARROWER: Final = "name a narrower folder that holds only what the server needs"
 
@@ -138,6 +138,16 @@ def _check_place(real: str, label: str, host: Host) -> None:
                     f"{label} is at or below {known} of the system",
                     "copy what the server needs to a folder of your own",
                 )
+    if (place := find_system_place(real)) is not None:
+        raise RefusedError(
+            f"{label} is {place} of the system at another path",
+            "copy what the server needs to a folder of your own",
+        )
+    if (kind := find_kernel_filesystem(real)) is not None:
+        raise RefusedError(
+            f"{label} lies on a file system of the kernel ({kind})",
+            "copy what the server needs to a folder of your own",
+        )
     if real in places.BROAD or real in map(os.path.realpath, places.BROAD):
         raise RefusedError(f"{label} is too broad", _NARROWER)
     if at_or_below(host.home, real):
@@ -206,7 +216,7 @@ def _sockets_in(real: str) -> Iterator[str]:
     yield from (path for path in _bound_sockets() if at_or_below(path, real))
     folders = [real]
     seen = 0
-    while folders and seen < WALKED_ENTRIES:
+    while folders:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
@@ -221,6 +231,11 @@ def _sockets_in(real: str) -> Iterator[str]:
                     f"'{real}' cannot be listed: {error.strerror}",
                     "mount a folder that you can read",
                 ) from None
+        if seen > WALKED_ENTRIES:
+            raise RefusedError(
+                f"'{real}' holds more than {WALKED_ENTRIES} files, too many to search for sockets",
+                _NARROWER,
+            )
 
 
 def _bound_sockets() -> list[str]:

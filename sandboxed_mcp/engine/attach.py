@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyio.abc import SocketAttribute, UNIXSocketStream
@@ -53,6 +54,14 @@ class HijackedStream:
     async def send_eof(self) -> None:
         """Ends the container's standard input; its output stays open."""
         await self._stream.send_eof()
+
+    async def abort(self) -> None:
+        """Drops the connection, copies of its socket included: whoever reads one sees the end."""
+        if isinstance(self._stream, UNIXSocketStream):
+            with suppress(OSError):
+                self._stream.extra(SocketAttribute.raw_socket).shutdown(socket.SHUT_RDWR)
+        else:
+            await self._stream.aclose()
 
     async def aclose(self) -> None:
         """Closes both directions."""

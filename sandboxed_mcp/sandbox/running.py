@@ -169,27 +169,40 @@ class Sandbox:
         status = self.exit_status or ExitStatus(None, reason="its stream ended")
         return ServerExitedError(self.plan.server, status, self.stderr_tail)
 
-    async def stop(self, reason: str | None = None) -> ExitStatus:
+    async def stop(
+        self, reason: str | None = None, *, eof_grace: float = EOF_GRACE_SECONDS
+    ) -> ExitStatus:
         """Ends the server: end of input, SIGTERM, SIGKILL, each with a bounded wait.
 
         Args:
             reason: Why; becomes part of the exit status.
+            eof_grace: Seconds that it may take to end by itself after the end of its input.
         """
         self._reason = self._reason or reason
         await self.send_eof()
         for signal, grace in (
-            (None, EOF_GRACE_SECONDS),
+            (None, eof_grace),
             ("SIGTERM", TERM_GRACE_SECONDS),
-            ("SIGKILL", KILL_GRACE_SECONDS),
         ):
             if signal is not None:
                 with suppress(EngineError):
                     await self._engine.kill(self.container, signal)
             if await self._ends_within(grace):
-                break
+                return self.exit_status or ExitStatus(None)
+        await self._kill()
         if self.exit_status is None:
             self.exit_status = ExitStatus(None, reason=self._reason or "it could not be stopped")
         return self.exit_status
+
+    async def _kill(self) -> None:
+        # An engine waits with a container's end until its output is read, and whoever has not
+        # read it by now does not read: the connection is dropped first.
+        with suppress(*_STREAM_LOST):
+            await self._stream.abort()
+        with suppress(EngineError):
+            await self._engine.kill(self.container, "SIGKILL")
+        with anyio.move_on_after(KILL_GRACE_SECONDS):
+            await self.wait()
 
     async def fail(self, reason: str) -> None:
         """Kills the server at once: it has lost what makes it safe to run.

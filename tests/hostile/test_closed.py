@@ -254,3 +254,25 @@ def test_same_server_with_good_settings_starts(arena: Arena, tmp_path: Path) -> 
     mounts = [{"source": str(tmp_path / "link"), "target": "/data"}]
     with arena.hostile(mounts=mounts, env={"A": "x"}, cwd="/data").open() as wire:
         assert wire.probe("insight.identity")["cwd"] == "/data"
+
+
+@pytest.mark.claim("closed")
+@pytest.mark.parametrize(
+    ("mount", "named"),
+    [
+        (["-t", "proc", "none"], "a file system of the kernel (proc)"),
+        (["--bind", "/etc"], "/etc of the system at another path"),
+    ],
+    ids=["proc", "etc"],
+)
+def test_place_of_the_system_at_another_path_is_refused(
+    arena: Arena, tmp_path: Path, mount: list[str], named: str
+) -> None:
+    point = tmp_path / "innocent"
+    point.mkdir()
+    subprocess.run(["mount", *mount, str(point)], check=True)
+    try:
+        mounts = [{"source": str(point), "target": "/data"}]
+        check_refused(arena.hostile(mounts=mounts), named)
+    finally:
+        subprocess.run(["umount", str(point)], check=True)

@@ -369,3 +369,24 @@ def test_another_sandbox_sees_nothing_of_it(
     routes = inside.probe("insight.environment_by_every_route")
     lines = inside.probe("insight.command_lines")
     assert canaries.leaked_in(json.dumps([routes, lines])) == []
+
+
+REFUSING = """
+import json, os, sys
+request = json.loads(sys.stdin.readline())
+error = {"code": -1, "message": "Invalid API key: " + os.environ["TOKEN"]}
+print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.claim("secrets")
+@pytest.mark.parametrize("words", [["tools"], ["call", "x"]])
+def test_error_answer_that_quotes_a_value_is_redacted(words: list[str]) -> None:
+    cli = str(Path(sys.executable).with_name("sandboxed-mcp"))
+    options = ["--image", "sandboxed-mcp/python", "--secret", "TOKEN"]
+    command = [cli, words[0], *options, *words[1:], "--", "python3", "-c", REFUSING]
+    env = {**os.environ, "TOKEN": "AbCdEf0123456789"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert "Invalid API key: [secret TOKEN]" in done.stderr
+    assert "AbCdEf0123456789" not in done.stdout + done.stderr
