@@ -42,7 +42,7 @@ READ_BYTES: Final = 256 * 1024
 BATCH_BYTES: Final = 64 * 1024
 STDIN_END_SECONDS: Final = 4.0
 FLUSH_SECONDS: Final = 1.0
-NOTES_A_SECOND: Final = 10
+NOTES_A_SECOND: Final = 100
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

@@ -58,8 +58,8 @@ def suggest(source: str, server: str | None) -> None:
     --observe to see what it wants without letting anything out.
     """
     path = Path(source)
-    if path.is_dir():
-        raise click.UsageError(f"'{source}' is a folder; name an audit log or a running server")
+    if not path.name:
+        raise click.UsageError(f"'{source}' is no audit log; name a file or a running server")
     if "/" in source or path.is_file():
         events, bad_lines = read_audit(path)
         if bad_lines:
