@@ -7,10 +7,11 @@ inode, stat(2)) and by the kind of its file system (/proc/self/mountinfo, proc(5
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from sandboxed_mcp.config import places
+from sandboxed_mcp.config.mountinfo import find_covering, read_mountinfo
 
 __all__ = ["find_kernel_filesystem", "find_system_place"]
 
@@ -37,7 +38,6 @@ _KERNEL: Final = frozenset(
         "tracefs",
     }
 )
-_POINT: Final = 4
 
 
 def find_system_place(real: str) -> str | None:
@@ -53,17 +53,8 @@ def find_system_place(real: str) -> str | None:
 
 def find_kernel_filesystem(real: str) -> str | None:
     """The kind of the kernel's own file system that a path lies on; None for an ordinary one."""
-    try:
-        text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    except OSError:
-        return None  # not Linux: the engine runs in a virtual machine
-    kind, depth = "", -1
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        point = before.split(" ")[_POINT].replace("\\040", " ")
-        if PurePosixPath(real).is_relative_to(point) and len(point) >= depth:
-            kind, depth = after.split(" ")[0], len(point)
-    return kind if kind in _KERNEL else None
+    mount = find_covering(real, read_mountinfo("self"))
+    return mount.kind if mount is not None and mount.kind in _KERNEL else None
 
 
 def _identity(path: str) -> tuple[int, int] | None:

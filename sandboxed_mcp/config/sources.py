@@ -8,7 +8,6 @@ engine is given the resolved one.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from sandboxed_mcp.config import places
 from sandboxed_mcp.config.disguised import find_kernel_filesystem, find_system_place
+from sandboxed_mcp.config.mountinfo import read_mountinfo
 from sandboxed_mcp.config.places import at_or_below
 from sandboxed_mcp.config.problems import RefusedError, shown
 from sandboxed_mcp.config.resolved import ResolvedMount
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Host", "read_host", "resolve_mount"]
 
-_MOUNTINFO: Final = Path("/proc/self/mountinfo")
-_MOUNT_POINT: Final = 4  # proc_pid_mountinfo(5): the fifth field
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")
 WALKED_ENTRIES: Final = 200_000
 """How much of a mounted folder is searched for sockets, half a second or so at the most."""
 
@@ -76,7 +73,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
     # These are made when a server starts: what holds them is refused before they are there.
     control = places.control_folders(environ.get("XDG_RUNTIME_DIR"), os.getuid())
     sockets += [os.path.realpath(folder) for folder in control]
-    return Host(home, tuple(sockets), _read_mount_points())
+    return Host(home, tuple(sockets), tuple(mount.point for mount in read_mountinfo("self")))
 
 
 def resolve_mount(mount: Mount, base_dir: Path, host: Host, user: str) -> ResolvedMount:
@@ -269,11 +266,3 @@ def _home_of_record() -> str:
     import pwd  # noqa: PLC0415 - only where HOME is not set
 
     return pwd.getpwuid(os.getuid()).pw_dir
-
-
-def _read_mount_points() -> tuple[str, ...]:
-    if not _MOUNTINFO.exists():  # not Linux: the engine runs in a virtual machine
-        return ()
-    lines = _MOUNTINFO.read_text(errors="surrogateescape").splitlines()
-    points = (line.split(" ")[_MOUNT_POINT] for line in lines)
-    return tuple(_OCTAL.sub(lambda found: chr(int(found[1], 8)), point) for point in points)

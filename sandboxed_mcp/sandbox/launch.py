@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 
 from sandboxed_mcp.audit.log import AuditLog, open_audit_log
+from sandboxed_mcp.config.mountinfo import read_mountinfo
 from sandboxed_mcp.config.problems import RefusedError
 from sandboxed_mcp.config.resolve import resolve_server
 from sandboxed_mcp.config.resolved import ResolvedAudit, ResolvedServer
@@ -52,7 +53,7 @@ from sandboxed_mcp.plan import (
 from sandboxed_mcp.recorder import Recorder
 from sandboxed_mcp.sandbox.asked import plan_launch
 from sandboxed_mcp.sandbox.control import ControlServer
-from sandboxed_mcp.sandbox.mounted import compare_mounts, find_moved, read_mountinfo
+from sandboxed_mcp.sandbox.mounted import compare_mounts, find_moved
 from sandboxed_mcp.sandbox.refusals import name_setting
 from sandboxed_mcp.sandbox.running import Sandbox
 from sandboxed_mcp.sandbox.runtimes import (

@@ -8,35 +8,18 @@ path that has changed is refused before the container is made; what the kernel r
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from sandboxed_mcp.config.mountinfo import find_covering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sandboxed_mcp.config.mountinfo import MountPoint
     from sandboxed_mcp.config.resolved import ResolvedMount
 
-__all__ = ["MountPoint", "compare_mounts", "find_moved", "parse_mountinfo", "read_mountinfo"]
-
-_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
-_FIELDS: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class MountPoint:
-    """A line of mountinfo.
-
-    Attributes:
-        device: `major:minor` of the file system.
-        root: The folder or file of that file system that is mounted.
-        point: Where it is mounted.
-    """
-
-    device: str
-    root: str
-    point: str
+__all__ = ["compare_mounts", "find_moved"]
 
 
 def find_moved(mounts: Sequence[ResolvedMount]) -> Iterator[str]:
@@ -45,25 +28,6 @@ def find_moved(mounts: Sequence[ResolvedMount]) -> Iterator[str]:
         now = os.path.realpath(mount.source)
         if now != mount.source:
             yield f"mount source '{mount.source}' has become a link to '{now}' since it was checked"
-
-
-def read_mountinfo(pid: int | str) -> tuple[MountPoint, ...]:
-    """The mounts that a process sees; empty where this machine does not show them."""
-    try:
-        text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return ()
-    return parse_mountinfo(text)
-
-
-def parse_mountinfo(text: str) -> tuple[MountPoint, ...]:
-    """The lines of a mountinfo file, in their order."""
-    rows = (line.split(" ") for line in text.splitlines())
-    return tuple(
-        MountPoint(row[2], _unescape(row[3]), _unescape(row[4]))
-        for row in rows
-        if len(row) >= _FIELDS
-    )
 
 
 def compare_mounts(
@@ -82,20 +46,14 @@ def compare_mounts(
         found = inside.get(mount.target)
         if expected is None or found is None:
             yield f"the mount at {mount.target} cannot be found again"
-        elif (found.device, found.root) != (expected.device, expected.root):
+        elif (found.device, found.root) != expected:
             yield f"the mount at {mount.target} shows '{found.root}', not '{mount.source}'"
 
 
-def _locate(path: str, ours: Sequence[MountPoint]) -> MountPoint | None:
+def _locate(path: str, ours: Sequence[MountPoint]) -> tuple[str, str] | None:
     """Where a path lies: its file system, and its path in there."""
-    holding = [mount for mount in ours if PurePosixPath(path).is_relative_to(mount.point)]
-    if not holding:
+    mount = find_covering(path, ours)
+    if mount is None:
         return None
-    # Of mounts at one point the last one is seen.
-    mount = max(enumerate(holding), key=lambda each: (len(each[1].point), each[0]))[1]
     inside = PurePosixPath(mount.root) / PurePosixPath(path).relative_to(mount.point)
-    return MountPoint(mount.device, str(inside), path)
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+    return mount.device, str(inside)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandboxed_mcp.config.mountinfo import parse_mountinfo
 from sandboxed_mcp.config.resolved import ResolvedMount
-from sandboxed_mcp.sandbox.mounted import compare_mounts, find_moved, parse_mountinfo
+from sandboxed_mcp.sandbox.mounted import compare_mounts, find_moved
 
 if TYPE_CHECKING:
     from pathlib import Path
